@@ -1,0 +1,1 @@
+//! Engine configuration: flags, environment, TOML file.

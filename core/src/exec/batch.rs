@@ -1,0 +1,63 @@
+//! The rows of one step: prefill chunks and decode rows of many sequences, side by side.
+
+/// A page of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// A slot of the recurrent-state pool, held by one sequence for its whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateSlot(pub u32);
+
+/// One sequence's share of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchSeq {
+    /// Rows of this sequence in the step; at least 1.
+    pub num_tokens: usize,
+    /// Tokens of this sequence already in the KV cache: the position of its first row.
+    pub num_computed: usize,
+    /// Pages of this sequence, in order; they cover `num_computed + num_tokens` tokens.
+    pub block_table: Vec<BlockId>,
+    /// Where its recurrent state lives. The runner clears it when `num_computed` is 0.
+    pub state_slot: StateSlot,
+}
+
+/// Everything one step needs to know. Rows of a sequence are contiguous, sequences in order of `seqs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// `[T]` token ids of all rows.
+    pub token_ids: Vec<u32>,
+    /// The sequences that own the rows; their `num_tokens` add up to `T`.
+    pub seqs: Vec<BatchSeq>,
+    /// Rows whose logits are wanted, ascending.
+    pub logits_rows: Vec<usize>,
+}
+
+impl Batch {
+    /// Rows of the step.
+    #[must_use]
+    pub fn num_tokens(&self) -> usize {
+        self.token_ids.len()
+    }
+
+    /// Absolute position of every row, `[T]`.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.seqs.iter().flat_map(|s| s.num_computed..s.num_computed + s.num_tokens)
+    }
+}
+
+/// f32 logits of the wanted rows, `[logits_rows, vocab]`, row-major.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logits {
+    /// `logits_rows.len() * vocab_size` values.
+    pub data: Vec<f32>,
+    /// Row width.
+    pub vocab_size: usize,
+}
+
+impl Logits {
+    /// Logits of the `i`-th wanted row.
+    #[must_use]
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.data[i * self.vocab_size..(i + 1) * self.vocab_size]
+    }
+}

@@ -1,0 +1,38 @@
+//! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
+
+pub mod batch;
+
+pub use batch::{Batch, BatchSeq, BlockId, Logits, StateSlot};
+
+use crate::error::EngineError;
+
+/// What the scheduler drives: one model on one device.
+///
+/// `step` never sees a plugin: it runs the lowered plan.
+pub trait StepRunner: Send {
+    /// Computes all rows of `batch`, writes their KV and state, and leaves the wanted rows' logits in `logits`
+    /// (its buffer is reused between steps).
+    fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), EngineError>;
+
+    /// The limits that the scheduler must respect.
+    fn limits(&self) -> RunnerLimits;
+}
+
+/// Fixed sizes of a runner, decided at load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerLimits {
+    /// Most rows in one step.
+    pub max_num_batched_tokens: usize,
+    /// Most sequences in one step, and recurrent-state slots.
+    pub max_num_seqs: usize,
+    /// Longest sequence, prompt and output together.
+    pub max_model_len: usize,
+    /// Tokens per KV page.
+    pub block_size: usize,
+    /// KV pages in the pool. Page 0 is never handed out: kernels may use it for padding.
+    pub num_blocks: usize,
+    /// Logits per row.
+    pub vocab_size: usize,
+    /// Whether the model keeps recurrent state (prefix reuse then needs a state snapshot at the boundary).
+    pub has_recurrent_state: bool,
+}

@@ -1,0 +1,1 @@
+//! The model factory: a model directory or file becomes a runner.

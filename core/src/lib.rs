@@ -1,0 +1,25 @@
+//! The metrale inference engine.
+//!
+//! # Where is the forward pass?
+//! In the plugin it is *described* (`plugins/llama/src/lib.rs`); here it *runs*: [`exec::runner`], `ModelRunner::step`.
+//!
+//! # Map, from the outside in
+//! [`server`] (HTTP) → [`sched`] (who runs in the next step) → [`exec`] (one step) → [`lower`] (graph to plan) →
+//! [`weights`], [`kv`], [`ssm`] (what a step reads and writes) → [`device`]. [`plugin`] finds and opens plugins,
+//! [`factory`] turns a model directory into a runner, [`text`] turns strings into tokens and back.
+
+pub mod cli;
+pub mod config;
+pub mod error;
+pub mod exec;
+pub mod factory;
+pub mod kv;
+pub mod lower;
+pub mod plugin;
+pub mod sched;
+pub mod server;
+pub mod ssm;
+pub mod text;
+pub mod weights;
+
+pub use error::EngineError;

@@ -1,0 +1,1 @@
+//! Graph to launch plan: fusion, memory plan.

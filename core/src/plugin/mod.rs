@@ -1,0 +1,1 @@
+//! Finding, checking, opening and choosing plugins.

@@ -1,0 +1,1 @@
+//! Recurrent state: slots and snapshots.
