@@ -57,7 +57,7 @@ impl LlamaConfig {
                 &[self.hidden_size, heads * dim],
                 Role::Row,
             )?,
-            self.bias(
+            bias(
                 g,
                 self.o_bias,
                 w.twin("o_proj.bias", "attn_output.bias"),
