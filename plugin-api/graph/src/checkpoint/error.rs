@@ -21,7 +21,9 @@ pub enum CheckpointError {
         file_bytes: u64,
     },
     /// The safetensors header is longer than the limit.
-    #[error("the header claims {found} bytes, the limit is {limit}; this is not a safetensors file or it is damaged")]
+    #[error(
+        "the header claims {found} bytes, the limit is {limit}; this is not a safetensors file or it is damaged"
+    )]
     HeaderTooLarge {
         /// Claimed size.
         found: u64,
@@ -55,7 +57,9 @@ pub enum CheckpointError {
         second: String,
     },
     /// An element type that this version does not know.
-    #[error("tensor `{tensor}` has the unknown type {found}; it needs a newer metrale or another export of the model")]
+    #[error(
+        "tensor `{tensor}` has the unknown type {found}; it needs a newer metrale or another export of the model"
+    )]
     UnknownDtype {
         /// Tensor name.
         tensor: String,
@@ -89,7 +93,9 @@ pub enum CheckpointError {
         found: u64,
     },
     /// A tensor that lies outside the file.
-    #[error("tensor `{tensor}` lies at bytes {begin}..{end} of {available}: the file is truncated or the offset is wrong")]
+    #[error(
+        "tensor `{tensor}` lies at bytes {begin}..{end} of {available}: the file is truncated or the offset is wrong"
+    )]
     OutOfRange {
         /// Tensor name.
         tensor: String,
@@ -241,7 +247,9 @@ pub enum CheckpointError {
         dtype: Dtype,
     },
     /// A NaN or an infinity in stored weights.
-    #[error("tensor `{tensor}` holds {value} at element {index}: the file is damaged or was exported from a diverged model")]
+    #[error(
+        "tensor `{tensor}` holds {value} at element {index}: the file is damaged or was exported from a diverged model"
+    )]
     NotFinite {
         /// Tensor name.
         tensor: String,

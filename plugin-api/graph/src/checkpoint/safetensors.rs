@@ -154,7 +154,8 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 header.metadata = map.next_value::<Option<_>>()?.unwrap_or_default();
                 continue;
             }
-            let entry = map.next_value().map_err(|e| A::Error::custom(format_args!("tensor `{name}`: {e}")))?;
+            let entry =
+                map.next_value().map_err(|e| A::Error::custom(format_args!("tensor `{name}`: {e}")))?;
             header.tensors.push((name, entry));
         }
         Ok(header)

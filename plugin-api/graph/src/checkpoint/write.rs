@@ -55,10 +55,7 @@ impl safetensors::View for View<'_> {
 }
 
 /// The bytes of a safetensors file. Tensors are ordered by alignment, then by name.
-pub fn safetensors(
-    tensors: &[Tensor<'_>],
-    metadata: &[(&str, &str)],
-) -> Result<Vec<u8>, CheckpointError> {
+pub fn safetensors(tensors: &[Tensor<'_>], metadata: &[(&str, &str)]) -> Result<Vec<u8>, CheckpointError> {
     let mut views = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         tensor.check()?;

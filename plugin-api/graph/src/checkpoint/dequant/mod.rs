@@ -47,7 +47,11 @@ pub fn is_convertible(dtype: Dtype) -> bool {
 }
 
 /// Applies `convert` to every block of `B` bytes and `N` values.
-fn each<const B: usize, const N: usize>(bytes: &[u8], out: &mut [f32], convert: impl Fn(&[u8; B], &mut [f32; N])) {
+fn each<const B: usize, const N: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    convert: impl Fn(&[u8; B], &mut [f32; N]),
+) {
     let (blocks, _) = bytes.as_chunks::<B>();
     let (values, _) = out.as_chunks_mut::<N>();
     for (block, values) in blocks.iter().zip(values) {

@@ -51,7 +51,12 @@ pub fn parse(bytes: &[u8]) -> Result<File, CheckpointError> {
     for index in 0..num_tensors {
         tensors.push(read_tensor(&mut reader, index)?);
     }
-    place_tensors(&mut tensors, reader.position().next_multiple_of(alignment), alignment, bytes.len() as u64)?;
+    place_tensors(
+        &mut tensors,
+        reader.position().next_multiple_of(alignment),
+        alignment,
+        bytes.len() as u64,
+    )?;
     Ok(File { version, metadata, tensors })
 }
 
@@ -73,7 +78,11 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, CheckpointError> {
 fn alignment(metadata: &Metadata) -> Result<u64, CheckpointError> {
     let found = metadata.optional("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
     // The upper limit keeps sums with it inside u64; real files use 32 to 4096.
-    if found.is_power_of_two() && found <= 1 << 30 { Ok(found) } else { Err(CheckpointError::Alignment { found }) }
+    if found.is_power_of_two() && found <= 1 << 30 {
+        Ok(found)
+    } else {
+        Err(CheckpointError::Alignment { found })
+    }
 }
 
 /// One row of the tensor table; `offset` is still relative to the data section.
