@@ -1,7 +1,9 @@
 //! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
 
 pub mod batch;
+pub mod runner;
 
+pub use runner::ModelRunner;
 pub use batch::{Batch, BatchSeq, BlockId, Logits, StateSlot};
 
 use crate::error::EngineError;
