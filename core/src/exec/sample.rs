@@ -45,8 +45,12 @@ pub enum SampleError {
 impl From<SampleError> for EngineError {
     fn from(error: SampleError) -> Self {
         match error {
-            SampleError::NonFinite { .. } => Self::Device { op: "lm_head".to_owned(), message: error.to_string() },
-            SampleError::NothingLeft { .. } => Self::InvalidRequest { message: error.to_string(), param: None },
+            SampleError::NonFinite { .. } => {
+                Self::Device { op: "lm_head".to_owned(), message: error.to_string() }
+            }
+            SampleError::NothingLeft { .. } => {
+                Self::InvalidRequest { message: error.to_string(), param: None }
+            }
         }
     }
 }

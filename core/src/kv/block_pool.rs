@@ -103,7 +103,10 @@ impl BlockPool {
 
     /// Declares that a referenced page holds a cached prefix, to be kept for as long as possible.
     pub fn mark_cached(&mut self, block: BlockId) {
-        debug_assert!(self.pages[block.index()].ref_count > 0, "only an owned page can become cached: {block:?}");
+        debug_assert!(
+            self.pages[block.index()].ref_count > 0,
+            "only an owned page can become cached: {block:?}"
+        );
         self.pages[block.index()].cached = true;
     }
 
@@ -171,10 +174,7 @@ mod tests {
         pool.release(blocks[1]);
 
         let order: Vec<_> = std::iter::from_fn(|| pool.allocate()).map(|a| (a.block, a.evicted)).collect();
-        assert_eq!(
-            order,
-            [(blocks[3], false), (blocks[0], true), (blocks[2], true), (blocks[1], true)]
-        );
+        assert_eq!(order, [(blocks[3], false), (blocks[0], true), (blocks[2], true), (blocks[1], true)]);
     }
 
     #[test]

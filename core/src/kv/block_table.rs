@@ -21,10 +21,10 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// Hash of the `index`-th page, once it was needed.
+    /// Hashes of the first `num_blocks` pages, as far as they were needed before.
     #[must_use]
-    pub fn hash(&self, index: usize) -> Option<&BlockHash> {
-        self.hashes.get(index)
+    pub fn hashes(&self, num_blocks: usize) -> &[BlockHash] {
+        &self.hashes[..num_blocks.min(self.hashes.len())]
     }
 
     /// Hashes of the first `num_blocks` pages of `tokens`, computing those that are new.

@@ -224,7 +224,8 @@ mod tests {
         fn apply(&mut self, op: &Op) {
             match *op {
                 Op::Start { stem, len } => {
-                    let tokens: Vec<u32> = (0..len as u32).map(|i| if i < 9 { i } else { i + 100 * stem as u32 }).collect();
+                    let tokens: Vec<u32> =
+                        (0..len as u32).map(|i| if i < 9 { i } else { i + 100 * stem as u32 }).collect();
                     let mut table = BlockTable::default();
                     let hit = self.kv.match_prefix(&mut table, &tokens);
                     self.kv.adopt_prefix(&mut table, hit);
@@ -258,7 +259,11 @@ mod tests {
             for (table, tokens) in &self.running {
                 for (at, token) in tokens.iter().enumerate() {
                     let page = self.pages[table.blocks()[at / BLOCK_SIZE].0 as usize];
-                    assert_eq!(page[at % BLOCK_SIZE], Some(*token), "another sequence wrote into this one's page");
+                    assert_eq!(
+                        page[at % BLOCK_SIZE],
+                        Some(*token),
+                        "another sequence wrote into this one's page"
+                    );
                 }
                 held.extend(table.blocks());
             }

@@ -39,8 +39,8 @@ impl SnapshotIndex {
 
     /// The deepest prefix of `hashes` that has a snapshot: how many pages it covers, and where it is.
     #[must_use]
-    pub fn deepest<'a>(&self, hashes: impl DoubleEndedIterator<Item = &'a BlockHash> + ExactSizeIterator) -> Option<(usize, SnapshotSlot)> {
-        hashes.enumerate().rev().find_map(|(index, hash)| Some((index + 1, self.position(hash)?)))
+    pub fn deepest(&self, hashes: &[BlockHash]) -> Option<(usize, SnapshotSlot)> {
+        hashes.iter().enumerate().rev().find_map(|(index, hash)| Some((index + 1, self.position(hash)?)))
     }
 
     /// Marks a snapshot as used now.
@@ -97,9 +97,9 @@ mod tests {
         let shallow = index.insert(hashes[0]);
         let deep = index.insert(hashes[2]).unwrap();
         assert_ne!(shallow, Some(deep));
-        assert_eq!(index.deepest(hashes.iter()), Some((3, deep)));
-        assert_eq!(index.deepest(hashes[..2].iter()), shallow.map(|slot| (1, slot)));
-        assert_eq!(index.deepest(chain(0).iter()), None);
+        assert_eq!(index.deepest(&hashes), Some((3, deep)));
+        assert_eq!(index.deepest(&hashes[..2]), shallow.map(|slot| (1, slot)));
+        assert_eq!(index.deepest(&[]), None);
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let second = index.insert(hashes[1]).unwrap();
         index.touch(first);
         assert_eq!(index.insert(hashes[2]), Some(second));
-        assert_eq!(index.deepest(hashes[..2].iter()), Some((1, first)));
+        assert_eq!(index.deepest(&hashes[..2]), Some((1, first)));
     }
 
     #[test]

@@ -23,7 +23,12 @@ pub struct PositionLogprobs {
 use super::reduce;
 
 /// Log-probabilities of `chosen` and of the `num_top` most likely tokens. `logits` are finite, `chosen` is one of them.
-pub(super) fn logprobs(logits: &[f32], chosen: u32, num_top: usize, scratch: &mut Vec<f32>) -> PositionLogprobs {
+pub(super) fn logprobs(
+    logits: &[f32],
+    chosen: u32,
+    num_top: usize,
+    scratch: &mut Vec<f32>,
+) -> PositionLogprobs {
     let max = reduce::max(logits);
     scratch.clear();
     scratch.extend(logits.iter().map(|l| reduce::exp(l - max)));
@@ -35,7 +40,11 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, num_top: usize, scratch: &mu
     let top = most_likely(logits, num_top, scratch)
         .into_iter()
         .enumerate()
-        .map(|(i, token)| TokenLogprob { token, logprob: logprob(logits[token as usize]), rank: i as u32 + 1 })
+        .map(|(i, token)| TokenLogprob {
+            token,
+            logprob: logprob(logits[token as usize]),
+            rank: i as u32 + 1,
+        })
         .collect();
     let chosen = TokenLogprob { token: chosen, logprob: logprob(chosen_logit), rank: num_better + 1 };
     PositionLogprobs { chosen, top }

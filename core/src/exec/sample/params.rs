@@ -71,7 +71,12 @@ impl SamplingParams {
 
     /// Refuses values that have no meaning for a vocabulary of `vocab_size` tokens.
     pub fn validate(&self, vocab_size: usize) -> Result<(), EngineError> {
-        check("temperature", self.temperature, (0.0..f32::INFINITY).contains(&self.temperature), "0 or more")?;
+        check(
+            "temperature",
+            self.temperature,
+            (0.0..f32::INFINITY).contains(&self.temperature),
+            "0 or more",
+        )?;
         check("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1")?;
         check("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "0 to 1")?;
         let repetition = self.repetition_penalty;
@@ -91,7 +96,10 @@ impl SamplingParams {
         for (param, num) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             let num = num.unwrap_or(0);
             if num as usize > vocab_size {
-                return Err(invalid(param, format!("{param} is {num}; the vocabulary has {vocab_size} tokens")));
+                return Err(invalid(
+                    param,
+                    format!("{param} is {num}; the vocabulary has {vocab_size} tokens"),
+                ));
             }
         }
         Ok(())
@@ -106,7 +114,10 @@ fn check_token(param: &str, token: u32, vocab_size: usize) -> Result<(), EngineE
     if (token as usize) < vocab_size {
         return Ok(());
     }
-    Err(invalid(param, format!("{param} names token {token}; the vocabulary has tokens 0 to {}", vocab_size - 1)))
+    Err(invalid(
+        param,
+        format!("{param} names token {token}; the vocabulary has tokens 0 to {}", vocab_size - 1),
+    ))
 }
 
 fn invalid(param: &str, message: String) -> EngineError {

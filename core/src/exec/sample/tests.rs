@@ -126,7 +126,8 @@ fn min_p_is_relative_to_the_most_likely_token() {
 fn a_seeded_draw_does_not_depend_on_what_was_sampled_before() {
     let state = SamplingState::new(SamplingParams::default(), 99, &[], NO_EOS);
     let alone: Vec<u32> = (0..50).map(|p| token(&LOGITS, &state, p)).collect();
-    let other = SamplingState::new(SamplingParams { top_p: 0.7, ..SamplingParams::default() }, 5, &[], NO_EOS);
+    let other =
+        SamplingState::new(SamplingParams { top_p: 0.7, ..SamplingParams::default() }, 5, &[], NO_EOS);
     let mut sampler = Sampler::default();
     for position in (0..50).rev() {
         sampler.sample(&[1.0; 300], &other, position).unwrap();
