@@ -104,6 +104,12 @@ impl Config {
         self.values.get(key).is_some_and(|v| !v.is_null())
     }
 
+    /// Whether the key is there, be it null.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
     /// A key that must be there.
     ///
     /// # Errors

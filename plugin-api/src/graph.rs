@@ -51,7 +51,7 @@ pub(crate) fn optional<T: Operand>(value: Option<T>) -> ValueId {
 #[derive(Debug)]
 pub struct Graph {
     host: HostHandle,
-    graph: GraphRef,
+    target: GraphRef,
     published: RefCell<BTreeMap<String, Value>>,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for HostHandle {
 
 impl Graph {
     pub(crate) fn new(host: HostRef, graph: GraphRef) -> Self {
-        Self { host: HostHandle(host), graph, published: RefCell::default() }
+        Self { host: HostHandle(host), target: graph, published: RefCell::default() }
     }
 
     /// Adds an op by name: how ops that this SDK has no method for are reached, custom ones included.
@@ -111,7 +111,7 @@ impl Graph {
                 file: RStr::from_str(location.file()),
                 line: location.line(),
             };
-            (self.host.0.table.emit)(self.host.0, self.graph, &call, RSliceMut::from_mut_slice(out))
+            (self.host.0.table.emit)(self.host.0, self.target, &call, RSliceMut::from_mut_slice(out))
         });
         if status == Status::OK { Ok(()) } else { Err(PluginError::reported(location)) }
     }
@@ -157,7 +157,7 @@ impl Graph {
     fn query(&self, subject: u64, key: &str) -> Option<AttrValue> {
         let mut out = Attr::none();
         let status =
-            (self.host.0.table.query)(self.host.0, self.graph, subject, RStr::from_str(key), &mut out);
+            (self.host.0.table.query)(self.host.0, self.target, subject, RStr::from_str(key), &mut out);
         (status == Status::OK).then(|| AttrValue::decode(&out).ok()).flatten()
     }
 

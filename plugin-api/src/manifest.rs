@@ -110,6 +110,9 @@ pub struct KernelSection {
     pub sha256: String,
 }
 
+/// Entry points that a model may declare.
+const ENTRIES: [&str; 5] = ["text", "lm_head", "mtp", "encoder", "vision"];
+
 impl Manifest {
     /// Reads a manifest and checks what the types cannot.
     ///
@@ -164,7 +167,6 @@ impl Manifest {
                 return Err(ManifestError(format!("`{file}` is not a path inside the plugin's folder")));
             }
         }
-        const ENTRIES: [&str; 5] = ["text", "lm_head", "mtp", "encoder", "vision"];
         for model in &self.models {
             if let Some(entry) = model.entry_points.iter().find(|e| !ENTRIES.contains(&e.as_str())) {
                 let known = ENTRIES.join(", ");
