@@ -1,1 +1,5 @@
-//! Crate.
+//! What the end-to-end tests share: golden models and how to read them.
+
+pub mod golden;
+pub mod interpreter;
+pub mod npy;
