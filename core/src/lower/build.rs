@@ -11,8 +11,10 @@ use super::plan::{
     TableId, Vector, VectorId,
 };
 
+type Result<T> = std::result::Result<T, LowerError>;
+
 /// Lowers every node in order.
-pub(super) fn build(graph: &Graph, resolution: &Resolution, states: &[StateDecl]) -> Result<Plan, LowerError> {
+pub(super) fn build(graph: &Graph, resolution: &Resolution, states: &[StateDecl]) -> Result<Plan> {
     let mut builder = Builder {
         graph,
         resolution,
@@ -40,8 +42,6 @@ struct Builder<'a> {
     /// Matrices already in the plan, by canonical name and value.
     matrices: BTreeMap<ValueId, MatrixId>,
 }
-
-type Result<T> = std::result::Result<T, LowerError>;
 
 impl Builder<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {

@@ -1,0 +1,87 @@
+"""Random weights for a transformers model, and the checkpoint written from them."""
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+# Tensors that checkpoints keep in F32 beside BF16 weights.
+KEEP_F32 = ("A_log",)
+
+
+def build(config: dict, seed: int):
+    """(model, generator): the architecture in float32 with eager attention and reproducible weights."""
+    values = dict(config)
+    model_config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    architecture = getattr(transformers, config["architectures"][0])
+    model = architecture._from_config(model_config, dtype=torch.float32, attn_implementation="eager").eval()
+    randomize(model, generator)
+    return model, generator
+
+
+def randomize(model, generator: torch.Generator) -> None:
+    """Fills every parameter, rounded to bfloat16.
+
+    Matrices N(0, 1/fan_in); embeddings N(0, 1), or N(0, 1/hidden) when tied to the head; vectors that start at one
+    1 + N(0, 0.1) and at zero N(0, 0.1); convolutions N(0, 0.16); A_log log U(0.01, 16).
+    """
+    embeddings = {id(m.weight): m for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    head = getattr(model, "lm_head", None)
+    tied = id(head.weight) if head is not None and id(head.weight) in embeddings else None
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+        if name.endswith("A_log"):
+            value = torch.log(torch.rand(parameter.shape, generator=generator) * 15.99 + 0.01)
+        elif id(parameter) in embeddings:
+            value = noise * (parameter.shape[1] ** -0.5 if id(parameter) == tied else 1.0)
+            padding = embeddings[id(parameter)].padding_idx
+            if padding is not None:
+                value[padding] = 0
+        elif parameter.dim() <= 1:
+            value = (1.0 if torch.all(parameter == 1) else 0.0) + 0.1 * noise
+        elif "conv1d" in name:
+            value = 0.4 * noise
+        else:
+            value = noise * parameter.shape[-1] ** -0.5
+        parameter.data.copy_(value.to(torch.bfloat16).to(parameter.dtype))
+
+
+def save(model, config: dict, out: Path, extra: dict) -> dict:
+    """Writes bf16/model.safetensors with published names and config.json; returns {tensor name: shape}."""
+    scratch = out / "_scratch"
+    model.save_pretrained(scratch, safe_serialization=True, save_original_format=True)
+    tensors = {}
+    for file in sorted(scratch.glob("*.safetensors")):
+        tensors |= load_file(file)
+    saved_config = json.loads((scratch / "config.json").read_text())
+    shutil.rmtree(scratch)
+    tensors |= extra
+    save_file({name: stored(name, value) for name, value in tensors.items()}, out / "bf16" / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps({**config, **saved_config}, indent=2))
+    return {name: list(value.shape) for name, value in tensors.items()}
+
+
+def stored(name: str, value: torch.Tensor) -> torch.Tensor:
+    """A tensor as the checkpoint holds it."""
+    keep = not value.is_floating_point() or any(part in name for part in KEEP_F32)
+    return (value if keep else value.to(torch.bfloat16)).contiguous()
+
+
+def in_bfloat16(model):
+    """A copy of the model that computes in bfloat16, with the parameters that stay F32 left alone."""
+
+
+    clone = copy.deepcopy(model)
+    keep = KEEP_F32 + tuple(getattr(clone, "_keep_in_fp32_modules_strict", None) or ()) + tuple(getattr(clone, "_keep_in_fp32_modules", None) or ())
+    for name, parameter in clone.named_parameters():
+        if not any(part in name for part in keep):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    for name, buffer in clone.named_buffers():
+        if buffer.is_floating_point() and "inv_freq" not in name and not any(part in name for part in keep):
+            buffer.data = buffer.data.to(torch.bfloat16)
+    return clone
