@@ -40,8 +40,7 @@ impl Goldens {
     pub fn of(plugin: PluginModule_Ref) -> Result<Self> {
         let manifest = Manifest::parse(plugin.manifest()().as_str())?;
         let unpacked = tempfile::tempdir()?;
-        let status =
-            Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
+        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
         ensure!(status.success(), "tar could not unpack {ARCHIVE}");
         let mut directories = Vec::new();
         find(unpacked.path(), &mut directories)?;
@@ -67,7 +66,8 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         found.push(directory.to_owned());
         return Ok(());
     }
-    let entries = std::fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     paths.iter().filter(|p| p.is_dir()).try_for_each(|p| find(p, found))
@@ -89,6 +89,24 @@ impl Golden {
     /// A file cannot be read.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         Ok(Checkpoint::read_parts(&self.directory, &self.directory.join("bf16"))?)
+    }
+
+    /// The configuration and the weights as one model directory, which lives as long as the result.
+    ///
+    /// # Errors
+    /// A file cannot be copied.
+    pub fn model_directory(&self) -> Result<tempfile::TempDir> {
+        let model = tempfile::tempdir()?;
+        for (from, to) in [("config.json", "config.json"), ("bf16/model.safetensors", "model.safetensors")] {
+            std::fs::copy(self.directory.join(from), model.path().join(to))?;
+        }
+        Ok(model)
+    }
+
+    /// Largest difference between bf16 and f32 logits that was recorded.
+    #[must_use]
+    pub fn bf16_bound(&self) -> Option<f32> {
+        self.facts["max_abs_bf16_vs_f32"].as_f64().map(|d| d as f32)
     }
 
     /// An array by file name, where this model has it.
@@ -148,7 +166,8 @@ impl Golden {
     /// # Errors
     /// golden.json does not have them.
     pub fn translations(&self) -> Result<Vec<(Vec<i64>, Vec<i64>)>> {
-        let rows = |key: &str| self.facts[key].as_array().with_context(|| format!("golden.json has no {key}"));
+        let rows =
+            |key: &str| self.facts[key].as_array().with_context(|| format!("golden.json has no {key}"));
         let (sources, masks, targets) = (rows("input_ids")?, rows("attention_mask")?, rows("decoder_ids")?);
         let real = |source: &Json, mask: &Json| -> Result<Vec<i64>> {
             Ok(ids(source)?.into_iter().zip(ids(mask)?).filter(|(_, m)| *m == 1).map(|(id, _)| id).collect())

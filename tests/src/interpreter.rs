@@ -1,52 +1,11 @@
 //! What the interpreter must compute for every golden model of a plugin; each function returns the largest differences.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
 use anyhow::{Context, Result, ensure};
 use metrale_plugin_api::abi::PluginModule_Ref;
 use metrale_reference::{Chunk, Forward, Model, Sequence, Tensor};
 
+use crate::differences::Differences;
 use crate::golden::{Golden, Goldens};
-
-/// Absolute, between f32 implementations.
-const TOLERANCE: f32 = 1e-3;
-
-/// Largest absolute differences, by what was compared.
-#[derive(Debug, Default)]
-pub struct Differences(BTreeMap<String, f32>);
-
-impl Differences {
-    fn compare(&mut self, what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
-        ensure!(
-            found.shape() == expected.shape(),
-            "{what}: found the shape {:?}, expected {:?}",
-            found.shape(),
-            expected.shape()
-        );
-        let pairs = found.data().iter().zip(expected.data());
-        // `f32::max` would drop a NaN.
-        let largest = pairs.map(|(f, e)| (f - e).abs()).fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m });
-        let entry = self.0.entry(what.to_owned()).or_insert(0.0);
-        if largest > *entry || largest.is_nan() {
-            *entry = largest;
-        }
-        Ok(())
-    }
-
-    /// Whether everything lies within the tolerance.
-    #[must_use]
-    pub fn within_tolerance(&self) -> bool {
-        self.0.values().all(|d| *d <= TOLERANCE)
-    }
-}
-
-impl fmt::Display for Differences {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts: Vec<_> = self.0.iter().map(|(what, d)| format!("{what} {d:.1e}")).collect();
-        f.write_str(&parts.join(", "))
-    }
-}
 
 /// A promise about one golden model, checked with a model that is ready to run.
 pub type Check = fn(&Golden, &Model) -> Result<Differences>;
@@ -59,7 +18,8 @@ pub fn check_all(plugin: PluginModule_Ref, check: Check) -> Result<(Vec<String>,
     let (mut lines, mut all_hold) = (Vec::new(), true);
     for golden in &Goldens::of(plugin)?.models {
         let longest = if golden.is_seq2seq() { None } else { Some(golden.token_ids()?.len()) };
-        let model = Model::open(plugin, &golden.checkpoint()?, longest).with_context(|| golden.name.clone())?;
+        let model =
+            Model::open(plugin, &golden.checkpoint()?, longest).with_context(|| golden.name.clone())?;
         let differences = check(golden, &model).with_context(|| golden.name.clone())?;
         all_hold &= differences.within_tolerance();
         lines.push(format!("{:<28} {differences}", golden.name));
@@ -94,7 +54,8 @@ pub fn whole_pass_matches(golden: &Golden, model: &Model) -> Result<Differences>
 pub fn cached_decoding_matches(golden: &Golden, model: &Model) -> Result<Differences> {
     let tokens = golden.token_ids()?;
     let prompt = golden.prompt_len()?;
-    let sizes: Vec<usize> = std::iter::once(prompt).chain(std::iter::repeat_n(1, tokens.len() - prompt)).collect();
+    let sizes: Vec<usize> =
+        std::iter::once(prompt).chain(std::iter::repeat_n(1, tokens.len() - prompt)).collect();
     let mut differences = Differences::default();
     let decoded = in_chunks(model, &mut Sequence::new(), &tokens, &sizes)?;
     if !golden.cached_differs() {

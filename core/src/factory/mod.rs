@@ -16,6 +16,7 @@ use serde_json::Value as Json;
 use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, LoadFormat};
 use crate::device::cpu::Numerics;
 use crate::exec::StepRunner;
+use crate::lower::Taps;
 use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
 use crate::sched::{EngineHandle, SchedulerConfig};
@@ -31,7 +32,9 @@ pub use runner::{BuildError, BuiltModel, ModelFacts, RunnerOptions, build_runner
 /// Whatever stands in the way, in the words of the part that met it.
 pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     if config.device == DeviceChoice::Cuda {
-        anyhow::bail!("error[P0503]: --device cuda: this build runs on the CPU only\n   help: use --device cpu or auto");
+        anyhow::bail!(
+            "error[P0503]: --device cuda: this build runs on the CPU only\n   help: use --device cpu or auto"
+        );
     }
     let path = hub::resolve(&config.model, config.revision.as_deref(), config.download_dir.as_deref())?;
     let source = match config.load_format {
@@ -112,19 +115,29 @@ impl ModelIdentity {
                 gguf_architecture: gguf.map(str::to_owned),
             });
         };
-        let config = metrale_plugin_api::Config::from_json(&files.config).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let config =
+            metrale_plugin_api::Config::from_json(&files.config).map_err(|e| anyhow::anyhow!("{e}"))?;
         let read = || -> metrale_plugin_api::Result<_> {
-            Ok((config.optional("model_type")?.unwrap_or_default(), config.optional("architectures")?.unwrap_or_default()))
+            Ok((
+                config.optional("model_type")?.unwrap_or_default(),
+                config.optional("architectures")?.unwrap_or_default(),
+            ))
         };
-        let (model_type, architectures) = read().with_context(|| source.path().join("config.json").display().to_string())?;
+        let (model_type, architectures) =
+            read().with_context(|| source.path().join("config.json").display().to_string())?;
         Ok(Self { model_type, architectures, gguf_architecture: None })
     }
 }
 
-fn runner_options(config: &EngineConfig, source: &ModelSource, ignored_tensors: Vec<String>) -> RunnerOptions {
+fn runner_options(
+    config: &EngineConfig,
+    source: &ModelSource,
+    ignored_tensors: Vec<String>,
+) -> RunnerOptions {
     let float32 = config.dtype == DtypeChoice::Float32;
     let stored_f32 = source.headers().iter().all(|t| t.dtype == Dtype::F32);
-    let keep_f32 = float32 || (config.dtype == DtypeChoice::Auto && stored_f32 && !source.headers().is_empty());
+    let keep_f32 =
+        float32 || (config.dtype == DtypeChoice::Auto && stored_f32 && !source.headers().is_empty());
     RunnerOptions {
         threads: config.threads.unwrap_or_else(default_threads),
         numerics: Numerics { activations: if float32 { Activations::F32 } else { Activations::Int8 } },
@@ -136,6 +149,7 @@ fn runner_options(config: &EngineConfig, source: &ModelSource, ignored_tensors: 
         kv_cache_bytes: config.kv_cache_memory_bytes,
         strict_weights: config.strict_weights,
         ignored_tensors,
+        taps: Taps::Drop,
     }
 }
 
@@ -178,7 +192,10 @@ fn eos_token_ids(source: &ModelSource) -> Vec<u32> {
         }
     };
     let Some(files) = source.config() else {
-        let eos = source.headers().gguf().and_then(|m| m.optional::<u32>("tokenizer.ggml.eos_token_id").ok().flatten());
+        let eos = source
+            .headers()
+            .gguf()
+            .and_then(|m| m.optional::<u32>("tokenizer.ggml.eos_token_id").ok().flatten());
         return eos.into_iter().collect();
     };
     files.generation_config.as_deref().and_then(of).or_else(|| of(&files.config)).unwrap_or_default()
