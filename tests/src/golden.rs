@@ -18,7 +18,7 @@ const MORE: &str = "METRALE_GOLDENS";
 /// One golden model.
 #[derive(Debug)]
 pub struct Golden {
-    /// Directory name.
+    /// Its directory and the one above.
     pub name: String,
     directory: PathBuf,
     facts: Json,
@@ -40,8 +40,7 @@ impl Goldens {
     pub fn of(plugin: PluginModule_Ref) -> Result<Self> {
         let manifest = Manifest::parse(plugin.manifest()().as_str())?;
         let unpacked = tempfile::tempdir()?;
-        let status =
-            Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
+        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
         ensure!(status.success(), "tar could not unpack {ARCHIVE}");
         let mut directories = Vec::new();
         find(unpacked.path(), &mut directories)?;
@@ -52,7 +51,7 @@ impl Goldens {
         for directory in directories {
             let config: Json = json(&directory.join("config.json"))?;
             if manifest.models.iter().any(|m| config["model_type"] == *m.model_type) {
-                let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = two_last(&directory);
                 models.push(Golden { name, facts: json(&directory.join("golden.json"))?, directory });
             }
         }
@@ -67,10 +66,17 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         found.push(directory.to_owned());
         return Ok(());
     }
-    let entries = std::fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     paths.iter().filter(|p| p.is_dir()).try_for_each(|p| find(p, found))
+}
+
+/// `seed1/llama` of `…/seed1/llama`.
+fn two_last(directory: &Path) -> String {
+    let skip = directory.components().count().saturating_sub(2);
+    directory.components().skip(skip).collect::<PathBuf>().display().to_string()
 }
 
 fn json(path: &Path) -> Result<Json> {
@@ -148,7 +154,8 @@ impl Golden {
     /// # Errors
     /// golden.json does not have them.
     pub fn translations(&self) -> Result<Vec<(Vec<i64>, Vec<i64>)>> {
-        let rows = |key: &str| self.facts[key].as_array().with_context(|| format!("golden.json has no {key}"));
+        let rows =
+            |key: &str| self.facts[key].as_array().with_context(|| format!("golden.json has no {key}"));
         let (sources, masks, targets) = (rows("input_ids")?, rows("attention_mask")?, rows("decoder_ids")?);
         let real = |source: &Json, mask: &Json| -> Result<Vec<i64>> {
             Ok(ids(source)?.into_iter().zip(ids(mask)?).filter(|(_, m)| *m == 1).map(|(id, _)| id).collect())

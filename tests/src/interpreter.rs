@@ -26,7 +26,8 @@ impl Differences {
         );
         let pairs = found.data().iter().zip(expected.data());
         // `f32::max` would drop a NaN.
-        let largest = pairs.map(|(f, e)| (f - e).abs()).fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m });
+        let largest =
+            pairs.map(|(f, e)| (f - e).abs()).fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m });
         let entry = self.0.entry(what.to_owned()).or_insert(0.0);
         if largest > *entry || largest.is_nan() {
             *entry = largest;
@@ -59,10 +60,11 @@ pub fn check_all(plugin: PluginModule_Ref, check: Check) -> Result<(Vec<String>,
     let (mut lines, mut all_hold) = (Vec::new(), true);
     for golden in &Goldens::of(plugin)?.models {
         let longest = if golden.is_seq2seq() { None } else { Some(golden.token_ids()?.len()) };
-        let model = Model::open(plugin, &golden.checkpoint()?, longest).with_context(|| golden.name.clone())?;
+        let model =
+            Model::open(plugin, &golden.checkpoint()?, longest).with_context(|| golden.name.clone())?;
         let differences = check(golden, &model).with_context(|| golden.name.clone())?;
         all_hold &= differences.within_tolerance();
-        lines.push(format!("{:<28} {differences}", golden.name));
+        lines.push(format!("{:<40} {differences}", golden.name));
     }
     Ok((lines, all_hold))
 }
@@ -94,7 +96,8 @@ pub fn whole_pass_matches(golden: &Golden, model: &Model) -> Result<Differences>
 pub fn cached_decoding_matches(golden: &Golden, model: &Model) -> Result<Differences> {
     let tokens = golden.token_ids()?;
     let prompt = golden.prompt_len()?;
-    let sizes: Vec<usize> = std::iter::once(prompt).chain(std::iter::repeat_n(1, tokens.len() - prompt)).collect();
+    let sizes: Vec<usize> =
+        std::iter::once(prompt).chain(std::iter::repeat_n(1, tokens.len() - prompt)).collect();
     let mut differences = Differences::default();
     let decoded = in_chunks(model, &mut Sequence::new(), &tokens, &sizes)?;
     if !golden.cached_differs() {

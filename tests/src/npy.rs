@@ -21,7 +21,8 @@ fn parse(bytes: &[u8]) -> Result<Tensor> {
     let header = std::str::from_utf8(bytes.get(10..data_start).context("cut header")?)?;
     ensure!(header.contains("'descr': '<f4'"), "not f32: {header}");
     ensure!(header.contains("'fortran_order': False"), "not in C order: {header}");
-    let shape = header.split_once("'shape': (").and_then(|(_, rest)| rest.split_once(')')).context("no shape")?.0;
+    let shape =
+        header.split_once("'shape': (").and_then(|(_, rest)| rest.split_once(')')).context("no shape")?.0;
     let shape = shape.split(',').map(str::trim).filter(|s| !s.is_empty());
     let shape = shape.map(str::parse).collect::<Result<Vec<usize>, _>>()?;
     let (words, rest) = bytes[data_start..].as_chunks::<4>();
