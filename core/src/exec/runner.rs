@@ -78,6 +78,12 @@ impl ModelRunner {
         self.text.weight_bytes_per_step() + self.lm_head.weight_bytes_per_step()
     }
 
+    /// The instruction set that the kernels use.
+    #[must_use]
+    pub fn isa_name(&self) -> &'static str {
+        self.cpu.isa().name()
+    }
+
     fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let rows = batch.num_tokens();
         let owned: usize = batch.seqs.iter().map(|s| s.num_tokens).sum();
