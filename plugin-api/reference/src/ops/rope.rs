@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::interpret::Args;
-use crate::tensor::{Ints, Tensor};
+use crate::tensor::Tensor;
 
 /// `rope/1`. With `angle = position · inv_freq[j]` and `f = attention_factor`, the pair `(x₁, x₂)` of every head becomes
 /// `(f·(x₁ cos − x₂ sin), f·(x₂ cos + x₁ sin))`. Pair `j` is `(j, j + R/2)` in half style, `(2j, 2j + 1)` when interleaved;
