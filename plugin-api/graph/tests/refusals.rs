@@ -1,4 +1,5 @@
 //! What the builder, the verifier and the resolver refuse, and how they say so.
+#![allow(clippy::unwrap_used)]
 
 use metrale_graph::checkpoint::{Dtype, Headers, safetensors, write};
 use metrale_graph::resolve::resolve;

@@ -1,4 +1,5 @@
 //! Single ops through the public door: a graph is built, checked and run.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use metrale_graph::dim::Symbol;
 use metrale_graph::{Attrs, Builder, Graph, Source, ValueId};

@@ -126,7 +126,9 @@ pub(super) fn sinkhorn(args: &Args<'_>) -> Result<Tensor, Fault> {
             if iteration > 0 {
                 for row in m.chunks_mut(n) {
                     let sum = row.iter().sum::<f64>() + eps;
-                    row.iter_mut().for_each(|v| *v /= sum);
+                    for v in row.iter_mut() {
+                        *v /= sum;
+                    }
                 }
             }
             for column in 0..n {
