@@ -43,7 +43,7 @@ impl Goldens {
         let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
         ensure!(status.success(), "tar could not unpack {ARCHIVE}");
         let mut directories = Vec::new();
-        find(unpacked.path(), &mut directories)?;
+        find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {
             find(Path::new(&more), &mut directories)?;
         }
