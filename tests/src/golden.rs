@@ -40,7 +40,9 @@ impl Goldens {
     pub fn of(plugin: PluginModule_Ref) -> Result<Self> {
         let manifest = Manifest::parse(plugin.manifest()().as_str())?;
         let unpacked = tempfile::tempdir()?;
-        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
+        let seed0 = unpacked.path().join("seed0");
+        std::fs::create_dir(&seed0)?;
+        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(&seed0).status()?;
         ensure!(status.success(), "tar could not unpack {ARCHIVE}");
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;

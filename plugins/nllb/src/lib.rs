@@ -115,10 +115,10 @@ impl Nllb {
 }
 
 impl NllbConfig {
-    /// `fc2(act(fc1(h)))`
+    /// `fc2(relu(fc1(h)))`
     fn feed_forward(&self, g: &Graph, w: &Weights, ffn_dim: usize, h: Value) -> Result<Value> {
         let h = linear(g, w, "fc1", [ffn_dim, self.d_model], Role::Column, h)?;
-        linear(g, w, "fc2", [self.d_model, ffn_dim], Role::Row, self.activation.apply(g, h)?)
+        linear(g, w, "fc2", [self.d_model, ffn_dim], Role::Row, g.relu(h)?)
     }
 
     fn layer_norm(&self, g: &Graph, w: &Weights, name: &str, x: Value) -> Result<Value> {
