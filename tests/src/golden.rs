@@ -18,7 +18,7 @@ const MORE: &str = "METRALE_GOLDENS";
 /// One golden model.
 #[derive(Debug)]
 pub struct Golden {
-    /// Directory name.
+    /// Its directory and the one above.
     pub name: String,
     directory: PathBuf,
     facts: Json,
@@ -40,10 +40,12 @@ impl Goldens {
     pub fn of(plugin: PluginModule_Ref) -> Result<Self> {
         let manifest = Manifest::parse(plugin.manifest()().as_str())?;
         let unpacked = tempfile::tempdir()?;
-        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(unpacked.path()).status()?;
+        let seed0 = unpacked.path().join("seed0");
+        std::fs::create_dir(&seed0)?;
+        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(&seed0).status()?;
         ensure!(status.success(), "tar could not unpack {ARCHIVE}");
         let mut directories = Vec::new();
-        find(unpacked.path(), &mut directories)?;
+        find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {
             find(Path::new(&more), &mut directories)?;
         }
@@ -51,7 +53,7 @@ impl Goldens {
         for directory in directories {
             let config: Json = json(&directory.join("config.json"))?;
             if manifest.models.iter().any(|m| config["model_type"] == *m.model_type) {
-                let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = two_last(&directory);
                 models.push(Golden { name, facts: json(&directory.join("golden.json"))?, directory });
             }
         }
@@ -71,6 +73,12 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     paths.iter().filter(|p| p.is_dir()).try_for_each(|p| find(p, found))
+}
+
+/// `seed1/llama` of `…/seed1/llama`.
+fn two_last(directory: &Path) -> String {
+    let skip = directory.components().count().saturating_sub(2);
+    directory.components().skip(skip).collect::<PathBuf>().display().to_string()
 }
 
 fn json(path: &Path) -> Result<Json> {

@@ -22,7 +22,7 @@ pub fn check_all(plugin: PluginModule_Ref, check: Check) -> Result<(Vec<String>,
             Model::open(plugin, &golden.checkpoint()?, longest).with_context(|| golden.name.clone())?;
         let differences = check(golden, &model).with_context(|| golden.name.clone())?;
         all_hold &= differences.within_tolerance();
-        lines.push(format!("{:<28} {differences}", golden.name));
+        lines.push(format!("{:<40} {differences}", golden.name));
     }
     Ok((lines, all_hold))
 }

@@ -61,8 +61,10 @@ pub enum TextError {
         message: String,
     },
     /// A GGUF vocabulary names a split rule that is not known.
-    #[error("unknown pre-tokenizer `{pre}` (GGUF key tokenizer.ggml.pre); known: {known}. \
-             Serve the model with the tokenizer.json it was converted from instead")]
+    #[error(
+        "unknown pre-tokenizer `{pre}` (GGUF key tokenizer.ggml.pre); known: {known}. \
+             Serve the model with the tokenizer.json it was converted from instead"
+    )]
     UnknownPreTokenizer {
         /// The name found.
         pre: String,
@@ -70,8 +72,10 @@ pub enum TextError {
         known: String,
     },
     /// The tokenizer produces ids that the model has no embedding for.
-    #[error("the tokenizer's vocabulary reaches id {max_token_id} ({token:?}), the model's vocab_size is {vocab_size}: \
-             this tokenizer does not belong to this model")]
+    #[error(
+        "the tokenizer's vocabulary reaches id {max_token_id} ({token:?}), the model's vocab_size is {vocab_size}: \
+             this tokenizer does not belong to this model"
+    )]
     VocabMismatch {
         /// Largest id of the tokenizer's base vocabulary.
         max_token_id: u32,
@@ -112,17 +116,23 @@ pub enum TextError {
         param: String,
     },
     /// Text was sent to a model that has no tokenizer.
-    #[error("this model was loaded without a tokenizer and serves token ids only: send {wanted} as a list of token ids \
-             instead of text, or put tokenizer.json into the model directory")]
+    #[error(
+        "this model was loaded without a tokenizer and serves token ids only: send {wanted} as a list of token ids \
+             instead of text, or put tokenizer.json into the model directory"
+    )]
     NoTokenizer {
         /// The request field that held text.
         wanted: &'static str,
     },
     /// Messages were sent to a model that has no chat template.
-    #[error("this model has no chat template: use the completions endpoint, or start the server with --chat-template FILE")]
+    #[error(
+        "this model has no chat template: use the completions endpoint, or start the server with --chat-template FILE"
+    )]
     NoChatTemplate,
     /// The text contains a token that the model has no embedding for.
-    #[error("the text contains the token {token:?} (id {id}), which this model does not have (vocab_size {vocab_size})")]
+    #[error(
+        "the text contains the token {token:?} (id {id}), which this model does not have (vocab_size {vocab_size})"
+    )]
     TokenOutOfRange {
         /// The token.
         token: String,
@@ -178,8 +188,10 @@ impl From<TextError> for EngineError {
 /// Reads a text file.
 pub(super) fn read_text(path: &Path) -> Result<String, TextError> {
     let bytes = std::fs::read(path).map_err(|source| TextError::Read { path: path.to_owned(), source })?;
-    String::from_utf8(bytes)
-        .map_err(|error| TextError::NotUtf8 { path: path.to_owned(), offset: error.utf8_error().valid_up_to() })
+    String::from_utf8(bytes).map_err(|error| TextError::NotUtf8 {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+    })
 }
 
 /// Reads a text file that may be missing; every other failure is an error.
@@ -202,7 +214,12 @@ pub(super) fn parse_json(path: &Path, text: &str) -> Result<Value, TextError> {
 }
 
 /// The error for a JSON value of the wrong type.
-pub(super) fn wrong_type(origin: impl ToString, key: &str, expected: &'static str, found: &Value) -> TextError {
+pub(super) fn wrong_type(
+    origin: impl ToString,
+    key: &str,
+    expected: &'static str,
+    found: &Value,
+) -> TextError {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
         found.truncate(cut);

@@ -168,9 +168,10 @@ impl GenerationConfig {
             for (key, slot) in single.into_iter().filter(|(_, slot)| slot.is_none()) {
                 keys.set(key, slot, ID, token_id)?;
             }
-            for (key, slot) in
-                [("eos_token_id", &mut self.eos_token_id), ("forced_eos_token_id", &mut self.forced_eos_token_id)]
-            {
+            for (key, slot) in [
+                ("eos_token_id", &mut self.eos_token_id),
+                ("forced_eos_token_id", &mut self.forced_eos_token_id),
+            ] {
                 if slot.is_empty() {
                     keys.set_ids(key, slot)?;
                 }
@@ -272,13 +273,18 @@ mod tests {
         dir
     }
 
-    fn load(source: &GenerationConfigSource, text: &str, config: &Value) -> Result<GenerationConfig, TextError> {
+    fn load(
+        source: &GenerationConfigSource,
+        text: &str,
+        config: &Value,
+    ) -> Result<GenerationConfig, TextError> {
         GenerationConfig::load(source, Some(dir_with(text).path()), config, None)
     }
 
     #[test]
     fn file_sets_sampling_defaults_whatever_do_sample_says() {
-        let text = r#"{"do_sample": false, "temperature": 0.6, "top_k": -1, "eos_token_id": [5, 6], "x": {}}"#;
+        let text =
+            r#"{"do_sample": false, "temperature": 0.6, "top_k": -1, "eos_token_id": [5, 6], "x": {}}"#;
         let config = load(&GenerationConfigSource::Auto, text, &json!({"eos_token_id": 9})).unwrap();
         assert_eq!(config.temperature, Some(0.6));
         assert_eq!(config.top_k, Some(0));
@@ -296,7 +302,8 @@ mod tests {
 
     #[test]
     fn missing_ids_come_from_the_model_config() {
-        let config = json!({"text_config": {"eos_token_id": 3}, "decoder_start_token_id": 2, "bos_token_id": null});
+        let config =
+            json!({"text_config": {"eos_token_id": 3}, "decoder_start_token_id": 2, "bos_token_id": null});
         let config = load(&GenerationConfigSource::Auto, r#"{"top_p": 0.9}"#, &config).unwrap();
         assert_eq!((&config.eos_token_id[..], config.decoder_start_token_id), (&[3][..], Some(2)));
         assert_eq!(config.bos_token_id, None);
@@ -316,7 +323,8 @@ mod tests {
 
     #[test]
     fn wrong_types_are_errors_with_file_and_key() {
-        let error = load(&GenerationConfigSource::Auto, r#"{"eos_token_id": ["a"]}"#, &json!({})).unwrap_err();
+        let error =
+            load(&GenerationConfigSource::Auto, r#"{"eos_token_id": ["a"]}"#, &json!({})).unwrap_err();
         let message = error.to_string();
         assert!(message.contains("generation_config.json: `eos_token_id` must be a token id"), "{message}");
         let error = load(&GenerationConfigSource::Auto, r#"{"top_p": 0}"#, &json!({})).unwrap_err();
@@ -338,6 +346,9 @@ mod tests {
         .unwrap();
         config.add_eos(&[1, 4]);
         let line = config.to_string();
-        assert!(line.starts_with("generation defaults: temperature 0.1, top_k 40; eos [1, 4]; from "), "{line}");
+        assert!(
+            line.starts_with("generation defaults: temperature 0.1, top_k 40; eos [1, 4]; from "),
+            "{line}"
+        );
     }
 }

@@ -126,7 +126,12 @@ impl TextModel {
     }
 
     /// Token ids of a request's text, all of which the model has. `wanted` names the request field.
-    pub fn encode(&self, text: &str, add_special_tokens: bool, wanted: &'static str) -> Result<Vec<u32>, TextError> {
+    pub fn encode(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        wanted: &'static str,
+    ) -> Result<Vec<u32>, TextError> {
         let tokenizer = self.require_tokenizer(wanted)?;
         let ids = tokenizer.encode(text, add_special_tokens)?;
         match ids.iter().find(|id| **id as usize >= self.vocab_size) {
@@ -153,9 +158,16 @@ impl TextModel {
 
 /// A vocabulary file that is not read, if one is there.
 fn other_tokenizer(dir: &Path) -> Option<&'static str> {
-    ["tokenizer.model", "sentencepiece.bpe.model", "spiece.model", "vocab.json", "vocab.txt", "tiktoken.model"]
-        .into_iter()
-        .find(|name| dir.join(name).exists())
+    [
+        "tokenizer.model",
+        "sentencepiece.bpe.model",
+        "spiece.model",
+        "vocab.json",
+        "vocab.txt",
+        "tiktoken.model",
+    ]
+    .into_iter()
+    .find(|name| dir.join(name).exists())
 }
 
 /// Added tokens may lie outside the embedding (they are refused when a text uses one), the vocabulary may not.

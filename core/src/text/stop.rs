@@ -92,8 +92,14 @@ mod tests {
 
     #[test]
     fn match_across_token_borders_cuts_the_text() {
-        assert_eq!(run(&["\nUser:"], false, &["hi\n", "Us", "er", ": x"]), ("hi".into(), Some("\nUser:".into())));
-        assert_eq!(run(&["\nUser:"], true, &["hi\nUs", "er: x"]), ("hi\nUser:".into(), Some("\nUser:".into())));
+        assert_eq!(
+            run(&["\nUser:"], false, &["hi\n", "Us", "er", ": x"]),
+            ("hi".into(), Some("\nUser:".into()))
+        );
+        assert_eq!(
+            run(&["\nUser:"], true, &["hi\nUs", "er: x"]),
+            ("hi\nUser:".into(), Some("\nUser:".into()))
+        );
     }
 
     #[test]

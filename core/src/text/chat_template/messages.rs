@@ -25,7 +25,9 @@ impl MessageFormat {
         let shows = |content: Value| {
             let text = render(json!([{"role": "user", "content": content}]));
             // A template that prints the list itself shows its keys, too.
-            text.is_some_and(|text| text.contains(NEEDLE) && !text.contains("'type'") && !text.contains("\"type\""))
+            text.is_some_and(|text| {
+                text.contains(NEEDLE) && !text.contains("'type'") && !text.contains("\"type\"")
+            })
         };
         let accepts_parts = shows(json!([{"type": "text", "text": NEEDLE}]));
         let call = |arguments: Value| {
@@ -95,7 +97,9 @@ impl MessageFormat {
                 *content = Value::String(texts.collect::<Result<Vec<_>, _>>()?.join("\n"));
             }
             Value::String(_) | Value::Null | Value::Array(_) => {}
-            _ => return Err(invalid(format!("{place}.content"), "must be a string, a list of parts or null")),
+            _ => {
+                return Err(invalid(format!("{place}.content"), "must be a string, a list of parts or null"));
+            }
         }
         Ok(())
     }
@@ -118,7 +122,10 @@ fn parse_arguments(place: &str, call: &mut Value) -> Result<(), TextError> {
     let Value::String(text) = arguments else { return Ok(()) };
     let parsed = if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text) };
     let object = parsed.map_err(|error| {
-        invalid(format!("{place}.function.arguments"), &format!("must be a JSON object written as a string: {error}"))
+        invalid(
+            format!("{place}.function.arguments"),
+            &format!("must be a JSON object written as a string: {error}"),
+        )
     })?;
     *arguments = Value::Object(object);
     Ok(())

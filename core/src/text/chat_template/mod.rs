@@ -81,7 +81,10 @@ impl ChatTemplate {
         Self::compile(source, named_tokens.clone())
     }
 
-    fn compile(source: source::TemplateSource, named_tokens: BTreeMap<String, String>) -> Result<Self, TextError> {
+    fn compile(
+        source: source::TemplateSource,
+        named_tokens: BTreeMap<String, String>,
+    ) -> Result<Self, TextError> {
         let mut environment = environment();
         for (name, text) in &source.templates {
             let text = source::accept_generation_tag(text);
@@ -91,12 +94,14 @@ impl ChatTemplate {
         let names: Vec<&str> = source.templates.iter().map(|(name, _)| name.as_str()).collect();
         let default = match names[..] {
             [only] => only,
-            _ => *names.iter().find(|name| **name == source::DEFAULT).ok_or_else(|| TextError::WrongType {
-                origin: source.origin.clone(),
-                key: "chat_template".to_owned(),
-                expected: "a list with an entry named \"default\"",
-                found: format!("entries named {names:?}"),
-            })?,
+            _ => {
+                *names.iter().find(|name| **name == source::DEFAULT).ok_or_else(|| TextError::WrongType {
+                    origin: source.origin.clone(),
+                    key: "chat_template".to_owned(),
+                    expected: "a list with an entry named \"default\"",
+                    found: format!("entries named {names:?}"),
+                })?
+            }
         };
         let mut template = Self {
             environment,
@@ -138,7 +143,8 @@ impl ChatTemplate {
         variables.insert("add_generation_prompt".to_owned(), prompt.add_generation_prompt.into());
         variables.insert("continue_final_message".to_owned(), prompt.continue_final_message.into());
 
-        let mut text = self.render_variables(&variant.name, variables).map_err(|error| render_error(&error))?;
+        let mut text =
+            self.render_variables(&variant.name, variables).map_err(|error| render_error(&error))?;
         if prompt.continue_final_message {
             messages::cut_after(&mut text, final_message.as_deref())?;
         }
@@ -147,12 +153,17 @@ impl ChatTemplate {
 
     /// The named tokens and the request's own variables.
     fn variables(&self, kwargs: Option<&Map<String, Value>>) -> Result<Map<String, Value>, TextError> {
-        let mut variables: Map<String, Value> =
-            self.named_tokens.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
+        let mut variables: Map<String, Value> = self
+            .named_tokens
+            .iter()
+            .map(|(name, token)| (name.clone(), Value::from(token.as_str())))
+            .collect();
         for (name, value) in kwargs.into_iter().flatten() {
             if RESERVED.contains(&name.as_str()) {
                 return Err(TextError::InvalidMessage {
-                    message: format!("`chat_template_kwargs` must not contain `{name}`: use the request field"),
+                    message: format!(
+                        "`chat_template_kwargs` must not contain `{name}`: use the request field"
+                    ),
                     param: format!("chat_template_kwargs.{name}"),
                 });
             }
@@ -183,7 +194,10 @@ impl ChatTemplate {
 impl std::fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let format = &self.default.format;
-        f.debug_struct("ChatTemplate").field("origin", &self.origin).field("format", format).finish_non_exhaustive()
+        f.debug_struct("ChatTemplate")
+            .field("origin", &self.origin)
+            .field("format", format)
+            .finish_non_exhaustive()
     }
 }
 

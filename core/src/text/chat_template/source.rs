@@ -56,14 +56,23 @@ fn from_tokenizer_config(path: &Path) -> Result<Option<TemplateSource>, TextErro
             let templates = entries.iter().map(|entry| {
                 let name = entry.get("name").and_then(Value::as_str);
                 let template = entry.get("template").and_then(Value::as_str);
-                name.zip(template).map(|(name, template)| (name.to_owned(), template.to_owned())).ok_or_else(|| {
-                    wrong_type(path.display(), "chat_template", "a list of {name, template} objects", entry)
-                })
+                name.zip(template).map(|(name, template)| (name.to_owned(), template.to_owned())).ok_or_else(
+                    || {
+                        wrong_type(
+                            path.display(),
+                            "chat_template",
+                            "a list of {name, template} objects",
+                            entry,
+                        )
+                    },
+                )
             });
             let templates = templates.collect::<Result<_, _>>()?;
             Ok(Some(TemplateSource { origin: path.display().to_string(), templates }))
         }
-        Some(other) => Err(wrong_type(path.display(), "chat_template", "a string or a list of templates", other)),
+        Some(other) => {
+            Err(wrong_type(path.display(), "chat_template", "a string or a list of templates", other))
+        }
     }
 }
 

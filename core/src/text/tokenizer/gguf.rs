@@ -96,7 +96,9 @@ pub(super) fn load(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
                 read_roles(vocab, table, rule.add_bos)
             })
         }
-        "llama" => Tokenizer::from_json(ORIGIN, sentence_piece_bpe(vocab)?, |table| read_roles(vocab, table, true)),
+        "llama" => {
+            Tokenizer::from_json(ORIGIN, sentence_piece_bpe(vocab)?, |table| read_roles(vocab, table, true))
+        }
         other => Err(refuse(format!(
             "tokenizer.ggml.model is {other:?}; supported: \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece BPE)"
         ))),
@@ -165,8 +167,9 @@ fn byte_level_bpe(vocab: &GgufVocab, rule: &PreTokenizer) -> Result<Value, TextE
     let mut merges = Vec::with_capacity(vocab.merges.len());
     for (index, merge) in vocab.merges.iter().enumerate() {
         let pair = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty());
-        let (left, right) =
-            pair.ok_or_else(|| refuse(format!("tokenizer.ggml.merges[{index}] is {merge:?}, expected \"left right\"")))?;
+        let (left, right) = pair.ok_or_else(|| {
+            refuse(format!("tokenizer.ggml.merges[{index}] is {merge:?}, expected \"left right\""))
+        })?;
         merges.push(json!([left, right]));
     }
     let splits: Vec<Value> = rule
@@ -244,7 +247,9 @@ fn merges_from_scores(vocab: &GgufVocab) -> Result<Vec<Value>, TextError> {
     let length = |part: &str| part.chars().count();
     merges.sort_by(|a, b| {
         let by_score = b.0.total_cmp(&a.0);
-        by_score.then_with(|| (length(b.4), length(b.5)).cmp(&(length(a.4), length(a.5)))).then((a.1, a.2, a.3).cmp(&(b.1, b.2, b.3)))
+        by_score
+            .then_with(|| (length(b.4), length(b.5)).cmp(&(length(a.4), length(a.5))))
+            .then((a.1, a.2, a.3).cmp(&(b.1, b.2, b.3)))
     });
     Ok(merges.into_iter().map(|(.., left, right)| json!([left, right])).collect())
 }

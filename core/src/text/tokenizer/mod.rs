@@ -64,8 +64,11 @@ impl Tokenizer {
     }
 
     /// Builds from a parsed tokenizer.json of any version. `origin` names it in errors.
-    fn from_json(origin: &str, description: Value, roles: impl FnOnce(&TokenTable) -> Result<Roles, TextError>)
-    -> Result<Self, TextError> {
+    fn from_json(
+        origin: &str,
+        description: Value,
+        roles: impl FnOnce(&TokenTable) -> Result<Roles, TextError>,
+    ) -> Result<Self, TextError> {
         let table = read_table(origin, &description)?;
         let roles = roles(&table)?;
         let pipeline = build_pipeline(origin, description)?;
@@ -186,7 +189,9 @@ fn encode(pipeline: &PipelineTokenizer, text: &str, add_special_tokens: bool) ->
         padding: Override::Off,
     };
     let mut ids = Vec::new();
-    pipeline.encode_into(text, &options, &mut ids).map_err(|error| format!("cannot encode the text: {error}"))?;
+    pipeline
+        .encode_into(text, &options, &mut ids)
+        .map_err(|error| format!("cannot encode the text: {error}"))?;
     Ok(ids.into_iter().map(u32::from).collect())
 }
 
@@ -216,14 +221,16 @@ fn read_table(origin: &str, description: &Value) -> Result<TokenTable, TextError
     match description.pointer("/model/vocab") {
         Some(Value::Object(vocab)) => {
             for (token, id) in vocab {
-                let id = token_id(id).ok_or_else(|| wrong_type(origin, &format!("model.vocab.{token}"), ID, id))?;
+                let id = token_id(id)
+                    .ok_or_else(|| wrong_type(origin, &format!("model.vocab.{token}"), ID, id))?;
                 table.insert(id, token, TokenKind::Normal);
             }
         }
         Some(Value::Array(pieces)) => {
             for (id, piece) in pieces.iter().enumerate() {
                 let text = piece.get(0).and_then(Value::as_str);
-                let text = text.ok_or_else(|| wrong_type(origin, &format!("model.vocab[{id}]"), PIECE, piece))?;
+                let text =
+                    text.ok_or_else(|| wrong_type(origin, &format!("model.vocab[{id}]"), PIECE, piece))?;
                 table.insert(id as u32, text, TokenKind::Normal);
             }
         }
@@ -238,7 +245,8 @@ fn read_table(origin: &str, description: &Value) -> Result<TokenTable, TextError
         let field = |name: &str| token.get(name).unwrap_or(&Value::Null);
         let id = token_id(field("id")).ok_or_else(|| wrong_type(origin, &key("id"), ID, field("id")))?;
         let content = field("content").as_str();
-        let content = content.ok_or_else(|| wrong_type(origin, &key("content"), "a string", field("content")))?;
+        let content =
+            content.ok_or_else(|| wrong_type(origin, &key("content"), "a string", field("content")))?;
         let special = field("special").as_bool().unwrap_or(false);
         table.insert(id, content, if special { TokenKind::Special } else { TokenKind::Added });
     }

@@ -18,8 +18,7 @@ pub(super) struct PreTokenizer {
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const DIGIT: &str = r"\p{N}";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -38,7 +37,8 @@ const DEEPSEEK3: &str = concat!(
 );
 const FALCON_PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|`]+";
 
-const PLAIN: PreTokenizer = PreTokenizer { splits: &[GPT2], ignore_merges: false, nfc: false, add_bos: false };
+const PLAIN: PreTokenizer =
+    PreTokenizer { splits: &[GPT2], ignore_merges: false, nfc: false, add_bos: false };
 
 /// Names and rules. Names that share a rule stand together.
 const KNOWN: &[(&[&str], PreTokenizer)] = &[
@@ -64,7 +64,14 @@ const KNOWN: &[(&[&str], PreTokenizer)] = &[
     (
         &["deepseek-llm"],
         PreTokenizer {
-            splits: &["[\r\n]", DEEPSEEK_LETTERS, "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+", r"\s+$", DEEPSEEK_CJK, DIGIT],
+            splits: &[
+                "[\r\n]",
+                DEEPSEEK_LETTERS,
+                "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+                r"\s+$",
+                DEEPSEEK_CJK,
+                DIGIT,
+            ],
             ..PLAIN
         },
     ),

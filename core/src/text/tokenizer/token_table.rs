@@ -87,7 +87,8 @@ impl TokenDecoder {
                 if let Some(byte) = byte_fallback.then(|| byte_token(text)).flatten() {
                     return Box::new([byte]);
                 }
-                let replaced = replacements.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+                let replaced =
+                    replacements.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
                 replaced.into_bytes().into()
             }
             ByteRule::Words => format!(" {text}").into_bytes().into(),
@@ -256,7 +257,8 @@ mod tests {
 
     #[test]
     fn byte_alphabet_is_a_bijection_onto_all_bytes() {
-        let mut bytes: Vec<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of_character).collect();
+        let mut bytes: Vec<u8> =
+            (0..0x200).filter_map(char::from_u32).filter_map(byte_of_character).collect();
         assert_eq!(bytes.len(), 256);
         bytes.sort_unstable();
         bytes.dedup();
