@@ -3,6 +3,7 @@
 mod attrs;
 mod backend;
 mod runner;
+mod text;
 
 use std::sync::Arc;
 
@@ -11,7 +12,6 @@ use metrale_graph::checkpoint::Dtype;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
-use serde_json::Value as Json;
 
 use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, LoadFormat};
 use crate::device::cpu::Numerics;
@@ -20,7 +20,7 @@ use crate::lower::Taps;
 use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
 use crate::sched::{EngineHandle, SchedulerConfig};
-use crate::server::{SamplingDefaults, ServedModel};
+use crate::server::ServedModel;
 use crate::weights::{ModelSource, hub};
 
 pub use attrs::open_attrs;
@@ -49,7 +49,9 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     report(&plugin.name, &built, &options);
 
     let limits = built.runner.limits();
-    let eos_token_ids = eos_token_ids(&source);
+    let text = text::load(config, &source, limits.vocab_size)?;
+    tracing::info!("{}", text.generation());
+    let eos_token_ids = text.generation().eos_token_id.clone();
     let engine = EngineHandle::spawn(
         Box::new(built.runner),
         SchedulerConfig {
@@ -61,8 +63,8 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     );
     Ok(ServedModel {
         engine: Arc::new(engine),
-        defaults: SamplingDefaults::default(),
-        text: None,
+        defaults: text::defaults(&text),
+        text: text::served(text),
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
         vocab_size: limits.vocab_size,
@@ -180,23 +182,4 @@ fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions) {
     for note in &built.notes {
         tracing::warn!("{note}");
     }
-}
-
-/// End-of-sequence tokens: those of generation_config.json, else of config.json, else of the GGUF metadata.
-fn eos_token_ids(source: &ModelSource) -> Vec<u32> {
-    let of = |text: &str| -> Option<Vec<u32>> {
-        let eos = serde_json::from_str::<Json>(text).ok()?.get("eos_token_id")?.clone();
-        match eos {
-            Json::Array(list) => Some(list.iter().filter_map(|v| u32::try_from(v.as_u64()?).ok()).collect()),
-            single => Some(vec![u32::try_from(single.as_u64()?).ok()?]),
-        }
-    };
-    let Some(files) = source.config() else {
-        let eos = source
-            .headers()
-            .gguf()
-            .and_then(|m| m.optional::<u32>("tokenizer.ggml.eos_token_id").ok().flatten());
-        return eos.into_iter().collect();
-    };
-    files.generation_config.as_deref().and_then(of).or_else(|| of(&files.config)).unwrap_or_default()
 }

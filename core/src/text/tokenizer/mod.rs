@@ -18,7 +18,7 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
 
 pub use gguf::{GgufTokenType, GgufVocab};
 pub(super) use huggingface::read_object;
-pub(super) use token_table::TextStart;
+pub(in crate::text) use token_table::TextStart;
 use token_table::{MAX_TOKEN_ID, TokenDecoder, TokenKind, TokenTable};
 
 use super::detokenizer::TextAssembler;

@@ -32,7 +32,7 @@ pub(super) struct Token {
 
 /// What happens to the marks that stand for the space before the first word of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TextStart {
+pub(in crate::text) enum TextStart {
     /// Nothing: decoding is plain concatenation.
     Keep,
     /// Up to this many leading spaces are dropped.
