@@ -307,7 +307,8 @@ fn size(
     let mut max_model_len = options.max_model_len.unwrap_or(facts.context_length);
     // Page 0 is never handed out.
     let bytes_for = |tokens: usize| (tokens.div_ceil(block_size) as u64 + 1) * block_bytes;
-    let wanted = bytes_for(max_model_len * options.max_num_seqs);
+    let blocks_per_seq = max_model_len.div_ceil(block_size) as u64;
+    let wanted = (blocks_per_seq.saturating_mul(options.max_num_seqs as u64) + 1).saturating_mul(block_bytes);
     let available = options
         .kv_cache_bytes
         .unwrap_or_else(|| DEFAULT_KV_BYTES.max(bytes_for(max_model_len)).min(memory_for_kv()));
