@@ -10,6 +10,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod device;
 pub mod error;
 pub mod exec;
 pub mod factory;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `metrale` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    metrale_core::cli::main(std::env::args_os(), metrale_core::factory::load)
+}

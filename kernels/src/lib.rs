@@ -1,1 +1,11 @@
-//! Crate.
+//! Compute kernels of the engine behind safe launchers.
+//!
+//! [`cpu`] holds the CPU kernels; its module documentation lists every launcher. A launcher checks all shapes,
+//! lengths and indices first and returns a [`KernelError`] without writing anything if one is wrong. Nothing here
+//! knows about models or graphs.
+
+#[allow(unsafe_code, clippy::multiple_unsafe_ops_per_block)]
+pub mod cpu;
+mod error;
+
+pub use error::{KernelError, Result};

@@ -1,12 +1,7 @@
 //! The rows of one step: prefill chunks and decode rows of many sequences, side by side.
 
-/// A page of the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockId(pub u32);
-
-/// A slot of the recurrent-state pool, held by one sequence for its whole life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StateSlot(pub u32);
+pub use crate::kv::BlockId;
+pub use crate::ssm::StateSlot;
 
 /// One sequence's share of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]

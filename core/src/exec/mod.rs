@@ -1,10 +1,14 @@
 //! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
 
 pub mod batch;
+pub mod runner;
+pub mod sample;
 
 pub use batch::{Batch, BatchSeq, BlockId, Logits, StateSlot};
+pub use runner::ModelRunner;
 
 use crate::error::EngineError;
+use crate::ssm::SnapshotSlot;
 
 /// What the scheduler drives: one model on one device.
 ///
@@ -16,6 +20,23 @@ pub trait StepRunner: Send {
 
     /// The limits that the scheduler must respect.
     fn limits(&self) -> RunnerLimits;
+
+    /// Copies of recurrent state, if the runner can make them. Without, a recurrent model reuses no prefix.
+    fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
+        None
+    }
+}
+
+/// Copies the recurrent state of one sequence, all layers of it, between steps.
+pub trait StateSnapshots {
+    /// Slots that [`save`](Self::save) may use.
+    fn num_slots(&self) -> usize;
+
+    /// Keeps the state that `from` has now.
+    fn save(&mut self, from: StateSlot, to: SnapshotSlot) -> Result<(), EngineError>;
+
+    /// Makes the state of `to` what it was when `from` was saved. The next step of that sequence starts there.
+    fn restore(&mut self, from: SnapshotSlot, to: StateSlot) -> Result<(), EngineError>;
 }
 
 /// Fixed sizes of a runner, decided at load.

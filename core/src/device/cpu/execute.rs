@@ -1,0 +1,259 @@
+//! One kernel call per step of the plan.
+
+use metrale_kernels::KernelError;
+use metrale_kernels::cpu::attention::{self, Attention, Mask};
+use metrale_kernels::cpu::elementwise::{self, Binary, Unary};
+use metrale_kernels::cpu::linear::{self, Projection};
+use metrale_kernels::cpu::norm::{self, NormWeight};
+use metrale_kernels::cpu::rope::{self, Pairing, Tables, TablesMut};
+use metrale_kernels::cpu::{Cpu, Weight, embedding, kv_cache};
+use smallvec::SmallVec;
+
+use super::registers::{Registers, Taken};
+use super::{CpuPlan, LaunchError, Numerics, States, StepContext, Table};
+use crate::lower::plan::{
+    Attend, Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
+};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Everything that a launch may touch.
+struct Executor<'a> {
+    cpu: &'a Cpu,
+    states: &'a mut States,
+    numerics: Numerics,
+    context: &'a StepContext<'a>,
+    matrices: &'a [Weight],
+    vectors: &'a [Vec<f32>],
+    tables: &'a [Table],
+    plan: &'a Plan,
+    registers: &'a mut Registers,
+}
+
+pub(super) fn run(
+    plan: &mut CpuPlan,
+    cpu: &Cpu,
+    states: &mut States,
+    numerics: Numerics,
+    context: &StepContext<'_>,
+) -> std::result::Result<(), LaunchError> {
+    let failed = |source: &metrale_graph::Source, e: KernelError| LaunchError {
+        message: e.to_string(),
+        source_line: source.clone(),
+    };
+    fill_tables(plan, context.positions).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
+    let mut executor = Executor {
+        cpu,
+        states,
+        numerics,
+        context,
+        matrices: &plan.matrices,
+        vectors: &plan.vectors,
+        tables: &plan.tables,
+        plan: &plan.plan,
+        registers: &mut plan.registers,
+    };
+    for planned in &plan.plan.steps {
+        executor.launch(&planned.step).map_err(|e| failed(&planned.source, e))?;
+    }
+    Ok(())
+}
+
+/// Angles depend on positions only: once per step, for all layers.
+fn fill_tables(plan: &mut CpuPlan, positions: &[u32]) -> Result<()> {
+    for (spec, table) in plan.plan.tables.iter().zip(&mut plan.tables) {
+        let inv_freq = &plan.vectors[spec.inv_freq.0];
+        let len = positions.len() * inv_freq.len();
+        let tables = TablesMut { cos: &mut table.cos[..len], sin: &mut table.sin[..len] };
+        rope::fill_tables(inv_freq, positions, spec.attention_factor, tables)?;
+    }
+    Ok(())
+}
+
+impl Executor<'_> {
+    fn launch(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::Embed { matrix, out } => {
+                let (cpu, table, ids) = (self.cpu, &self.matrices[matrix.0], self.context.token_ids);
+                self.writing(*out, |_, out| embedding::gather(cpu, table, ids, out))
+            }
+            Step::Linear { x, projections } => self.linear(*x, projections),
+            Step::RmsNorm { x, weight, zero_centered, eps, width, out } => {
+                let (cpu, vectors) = (self.cpu, self.vectors);
+                let weight = norm_weight(vectors, *weight, *zero_centered);
+                if self.registers.same_buffer(*x, *out) {
+                    return self
+                        .writing(*out, |_, out| norm::rms_norm_in_place(cpu, out, *width, weight, *eps));
+                }
+                self.mapping(*x, *out, |x, out| norm::rms_norm(cpu, x, *width, weight, *eps, out))
+            }
+            Step::Rope { x, heads, dim, table, interleaved, out } => {
+                let half = self.vectors[self.plan.tables[table.0].inv_freq.0].len();
+                let (cpu, table, len) = (self.cpu, &self.tables[table.0], self.context.rows * half);
+                let tables = Tables { cos: &table.cos[..len], sin: &table.sin[..len], rotary_dim: 2 * half };
+                let pairing = if *interleaved { Pairing::Interleaved } else { Pairing::HalfSplit };
+                self.changing(*x, *out, |out| rope::rotate(cpu, out, *heads, *dim, tables, pairing))
+            }
+            Step::KvWrite { state, k, v } => {
+                let rows = self.context.rows;
+                let (k, v) = (self.registers.read(*k, rows), self.registers.read(*v, rows));
+                kv_cache::write(self.states.cache_mut(*state), k, v, self.context.slots)
+            }
+            Step::Attention { state, q, how, out } => {
+                let (cpu, context) = (self.cpu, self.context);
+                let cache = self.states.cache(*state);
+                let mut taken = self.registers.take(*out, context.rows);
+                let q = self.registers.read(*q, context.rows);
+                let result = attention::paged(cpu, attend(how), q, cache, context.sequences, taken.slice());
+                self.registers.put(taken);
+                result
+            }
+            Step::Unary { f, x, out } => {
+                let cpu = self.cpu;
+                self.changing(*x, *out, |out| {
+                    elementwise::unary_in_place(cpu, unary(*f), out);
+                    Ok(())
+                })
+            }
+            Step::Binary { f, a, b, width, out } => self.binary(*f, *a, *b, *width, *out),
+            Step::Affine { x, factor, shift, out } => {
+                let cpu = self.cpu;
+                if self.registers.same_buffer(*x, *out) {
+                    return self.writing(*out, |_, out| {
+                        out.iter_mut().for_each(|v| *v = *v * factor + shift);
+                        Ok(())
+                    });
+                }
+                self.mapping(*x, *out, |x, out| elementwise::scale(cpu, x, *factor, *shift, out))
+            }
+            Step::Slice { x, columns: Columns { width, start, count }, out } => {
+                let from = elementwise::Columns { width: *width, start: *start };
+                let to = elementwise::Columns { width: *count, start: 0 };
+                self.mapping(*x, *out, |x, out| elementwise::copy_columns(x, from, *count, out, to))
+            }
+            Step::Concat { parts, out } => {
+                let rows = self.context.rows;
+                let width = parts.iter().map(|p| p.1).sum();
+                self.writing(*out, |registers, out| {
+                    let mut start = 0;
+                    for (part, count) in parts {
+                        let from = elementwise::Columns { width: *count, start: 0 };
+                        let to = elementwise::Columns { width, start };
+                        elementwise::copy_columns(registers.read(*part, rows), from, *count, out, to)?;
+                        start += count;
+                    }
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// Lends the output, with the other registers to read.
+    fn writing(&mut self, out: Reg, f: impl FnOnce(&Registers, &mut [f32]) -> Result<()>) -> Result<()> {
+        let mut taken = self.registers.take(out, self.context.rows);
+        let result = f(self.registers, taken.slice());
+        self.registers.put(taken);
+        result
+    }
+
+    /// Lends an input and the output, which do not share a buffer.
+    fn mapping(&mut self, x: Reg, out: Reg, f: impl FnOnce(&[f32], &mut [f32]) -> Result<()>) -> Result<()> {
+        let rows = self.context.rows;
+        self.writing(out, |registers, out| f(registers.read(x, rows), out))
+    }
+
+    /// Lends the output holding the input.
+    fn changing(&mut self, x: Reg, out: Reg, f: impl FnOnce(&mut [f32]) -> Result<()>) -> Result<()> {
+        let (rows, in_place) = (self.context.rows, self.registers.same_buffer(x, out));
+        self.writing(out, |registers, out| {
+            if !in_place {
+                out.copy_from_slice(registers.read(x, rows));
+            }
+            f(out)
+        })
+    }
+
+    fn linear(&mut self, x: Reg, planned: &[Planned]) -> Result<()> {
+        let rows = self.context.rows;
+        let mut outs: SmallVec<[Taken; 4]> =
+            planned.iter().map(|p| self.registers.take(p.out, rows)).collect();
+        let result = {
+            let registers = &*self.registers;
+            let vector = |id: Option<VectorId>| id.map(|v| self.vectors[v.0].as_slice());
+            let mut projections: SmallVec<[Projection<'_>; 4]> = SmallVec::new();
+            for (p, out) in planned.iter().zip(&mut outs) {
+                let epilogue = match p.epilogue {
+                    Epilogue::Store => linear::Epilogue::Store,
+                    Epilogue::Residual(r) if registers.same_buffer(r, p.out) => linear::Epilogue::Accumulate,
+                    Epilogue::Residual(r) => linear::Epilogue::Residual(registers.read(r, rows)),
+                    Epilogue::SiluGate { up, up_bias } => linear::Epilogue::Gated {
+                        activation: Unary::Silu,
+                        up: &self.matrices[up.0],
+                        up_bias: vector(up_bias),
+                    },
+                };
+                let projection = Projection::new(&self.matrices[p.matrix.0], out.slice());
+                projections.push(projection.bias(vector(p.bias)).epilogue(epilogue));
+            }
+            linear::linear(self.cpu, registers.read(x, rows), self.numerics.activations, &mut projections)
+        };
+        for out in outs {
+            self.registers.put(out);
+        }
+        result
+    }
+
+    fn binary(&mut self, f: Combine, a: Reg, b: Operand, width: usize, out: Reg) -> Result<()> {
+        let (cpu, rows, vectors) = (self.cpu, self.context.rows, self.vectors);
+        let function = match f {
+            Combine::Add => Binary::Add,
+            Combine::Mul => Binary::Mul,
+            Combine::Div => Binary::Div,
+        };
+        let in_place = self.registers.same_buffer(a, out);
+        self.writing(out, |registers, out| {
+            let b = match b {
+                Operand::Vector(v) => vectors[v.0].as_slice(),
+                Operand::Reg(b) => registers.read(b, rows),
+                Operand::PerRow(factors) => {
+                    if !in_place {
+                        out.copy_from_slice(registers.read(a, rows));
+                    }
+                    let count = out.len() / width.max(1);
+                    return elementwise::mul_rows(cpu, out, &registers.read(factors, rows)[..count]);
+                }
+            };
+            if in_place {
+                elementwise::binary_in_place(cpu, function, out, b)
+            } else {
+                elementwise::binary(cpu, function, registers.read(a, rows), b, out)
+            }
+        })
+    }
+}
+
+fn norm_weight(vectors: &[Vec<f32>], weight: Option<VectorId>, zero_centered: bool) -> NormWeight<'_> {
+    match weight {
+        None => NormWeight::None,
+        Some(v) if zero_centered => NormWeight::ZeroCentered(&vectors[v.0]),
+        Some(v) => NormWeight::Plain(&vectors[v.0]),
+    }
+}
+
+fn attend(how: &Attend) -> Attention {
+    let mask = if how.causal { Mask::Causal { window: how.window } } else { Mask::Full };
+    Attention { num_heads: how.heads, scale: how.scale, mask, softcap: how.softcap }
+}
+
+fn unary(f: Function) -> Unary {
+    match f {
+        Function::Silu => Unary::Silu,
+        Function::Sigmoid => Unary::Sigmoid,
+        Function::Relu => Unary::Relu,
+        Function::Tanh => Unary::Tanh,
+        Function::Exp => Unary::Exp,
+        Function::Softplus => Unary::Softplus,
+        Function::Gelu => Unary::GeluErf,
+        Function::GeluTanh => Unary::GeluTanh,
+    }
+}

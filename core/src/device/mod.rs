@@ -1,0 +1,3 @@
+//! Devices: what executes a plan.
+
+pub mod cpu;

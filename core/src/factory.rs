@@ -1,1 +1,0 @@
-//! The model factory: a model directory or file becomes a runner.

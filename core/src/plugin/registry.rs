@@ -1,0 +1,472 @@
+//! Which plugin describes a model.
+//!
+//! A registry is made from manifests alone. `model_type` decides, then the architecture class, then the GGUF
+//! architecture; two ready plugins for one of them are an error, never a priority.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use metrale_graph::schema::find_op;
+use metrale_plugin_api::abi::{ABI_MAJOR, PluginModule_Ref};
+use metrale_plugin_api::manifest::{Manifest, ModelSection};
+
+use super::discover::{Found, MANIFEST_FILE, SearchFolder, SearchPath, discover, file_id, read_folder};
+use super::probe::{ProbeReport, Prober, check_embedded, checked_link_facts};
+use super::trust::{Lock, check_permissions, sha256_of};
+use super::{PluginError, Status, library, status};
+
+/// The user's choices among plugins: model type to plugin name.
+pub type Overrides = BTreeMap<String, String>;
+
+/// Reads the value of `--plugin TYPE=NAME`.
+///
+/// # Errors
+/// There is no `=`.
+pub fn parse_override(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((model_type, name)) if !model_type.is_empty() && !name.is_empty() => {
+            Ok((model_type.to_owned(), name.to_owned()))
+        }
+        _ => Err(format!("`{text}`; expected TYPE=NAME, as in qwen3_next=acme-qwen")),
+    }
+}
+
+/// One plugin folder.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    name: String,
+    folder: PathBuf,
+    /// The search folder that it was found in.
+    root: PathBuf,
+    manifest: Option<Manifest>,
+    lock: Option<Lock>,
+    status: Status,
+    prober: Option<Prober>,
+}
+
+impl Candidate {
+    /// The plugin's name; the folder's, while the manifest cannot be read.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The search folder in which it was found; its lock is there.
+    #[must_use]
+    pub fn search_folder(&self) -> &Path {
+        &self.root
+    }
+
+    /// What it says about itself, if that can be read.
+    #[must_use]
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+
+    /// The section of one model type.
+    #[must_use]
+    pub fn model(&self, model_type: &str) -> Option<&ModelSection> {
+        self.manifest()?.models.iter().find(|m| m.model_type == model_type)
+    }
+
+    /// The library file, which may be missing.
+    #[must_use]
+    pub fn library(&self) -> Option<PathBuf> {
+        Some(self.folder.join(self.manifest()?.library_file()))
+    }
+
+    /// Ready, refused or failed.
+    #[must_use]
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Whether a lock has its hash.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.lock.as_ref().is_some_and(|l| l.plugins.contains_key(&self.name))
+    }
+
+    /// Opens the plugin in this process, after every check; probes it in a child process first if the registry was given
+    /// a [`Prober`].
+    ///
+    /// # Errors
+    /// Why it is not ready, or what the checks found.
+    pub fn open(&self) -> Result<PluginModule_Ref, PluginError> {
+        let (manifest, path) = self.checked()?;
+        if let Some(prober) = &self.prober {
+            let report = prober.probe(&self.name, &path)?;
+            self.check_report(manifest, &report)?;
+        }
+        let module = library::open(&path)?;
+        check_embedded(&self.folder.join(MANIFEST_FILE), manifest, module.manifest()().as_str())?;
+        Ok(module)
+    }
+
+    /// Opens the plugin in a child process only.
+    ///
+    /// # Errors
+    /// As [`Candidate::open`].
+    pub fn probe(&self, prober: &Prober) -> Result<ProbeReport, PluginError> {
+        let (manifest, path) = self.checked()?;
+        let report = prober.probe(&self.name, &path)?;
+        self.check_report(manifest, &report)?;
+        Ok(report)
+    }
+
+    /// Repeats the checks of the file, which may have changed since the registry was made.
+    fn checked(&self) -> Result<(&Manifest, PathBuf), PluginError> {
+        let manifest = match (&self.status, &self.manifest) {
+            (Status::Ready, Some(manifest)) => manifest,
+            (status, _) => {
+                return Err(status.error().cloned().unwrap_or_else(|| PluginError::UnknownName {
+                    name: self.name.clone(),
+                    known: Vec::new(),
+                }));
+            }
+        };
+        let path = self.folder.join(manifest.library_file());
+        self.check_file(manifest, &path)?;
+        Ok((manifest, path))
+    }
+
+    fn check_report(&self, manifest: &Manifest, report: &ProbeReport) -> Result<(), PluginError> {
+        if report.abi_major != ABI_MAJOR {
+            let path = self.folder.join(manifest.library_file());
+            return Err(PluginError::AbiMajor { path, found: report.abi_major });
+        }
+        check_embedded(&self.folder.join(MANIFEST_FILE), manifest, &report.manifest)
+    }
+
+    /// Everything that can be known without running the plugin.
+    fn check(&self, manifest: &Manifest) -> Result<(), PluginError> {
+        if manifest.api.abi != ABI_MAJOR {
+            let path = self.folder.join(MANIFEST_FILE);
+            return Err(PluginError::AbiMajor { path, found: manifest.api.abi });
+        }
+        check_permissions(&self.root, true)?;
+        check_permissions(&self.folder, false)?;
+        check_ops(manifest)?;
+        let path = self.folder.join(manifest.library_file());
+        if !path.exists() {
+            let is_crate = self.folder.join("Cargo.toml").exists();
+            return Err(PluginError::NoLibrary { path, is_crate });
+        }
+        self.check_file(manifest, &path)?;
+        match self.prober.as_ref().and_then(|p| p.cached(&path)) {
+            Some(result) => result.and_then(|report| self.check_report(manifest, &report)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_file(&self, manifest: &Manifest, path: &Path) -> Result<(), PluginError> {
+        check_permissions(path, false)?;
+        checked_link_facts(path)?;
+        let declared = manifest.library.as_ref();
+        if self.lock.is_none() && declared.is_none() {
+            return Ok(());
+        }
+        let sha256 = sha256_of(path)
+            .map_err(|e| PluginError::Load { path: path.to_owned(), problem: e.to_string() })?;
+        if let Some(declared) = declared.filter(|d| !d.sha256.eq_ignore_ascii_case(&sha256)) {
+            return Err(PluginError::HashMismatch {
+                name: self.name.clone(),
+                path: path.to_owned(),
+                locked: declared.sha256.clone(),
+                found: sha256,
+                by: self.folder.join(MANIFEST_FILE),
+            });
+        }
+        match &self.lock {
+            Some(lock) => lock.check(&self.name, path, &sha256, &self.root),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_ops(manifest: &Manifest) -> Result<(), PluginError> {
+    let own = |op: &str| manifest.kernels.iter().any(|k| k.op == op);
+    let needed: BTreeSet<_> = manifest.models.iter().flat_map(|m| &m.ops).collect();
+    let missing: Vec<_> =
+        needed.into_iter().filter(|op| find_op(op).is_none() && !own(op)).cloned().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let name = manifest.plugin.name.clone();
+    Err(PluginError::MissingOps { name, ops: missing, core: manifest.api.core.clone() })
+}
+
+/// All plugins that were found.
+#[derive(Debug, Default)]
+pub struct Registry {
+    candidates: Vec<Candidate>,
+    searched: Vec<PathBuf>,
+    problems: Vec<PluginError>,
+    warnings: Vec<String>,
+}
+
+impl Registry {
+    /// Searches the folders given with `--plugins`, or the default ones, and `METRALE_PLUGIN_PATH`. Opens no library.
+    ///
+    /// Without a [`Prober`], plugins are opened in this process unprobed.
+    #[must_use]
+    pub fn load(folders: &[PathBuf]) -> Self {
+        Self::search(&SearchPath::new(folders), None)
+    }
+
+    /// As [`Registry::load`], with what earlier probes found, and a probe before a plugin is first opened.
+    #[must_use]
+    pub fn load_probed(folders: &[PathBuf], prober: &Prober) -> Self {
+        Self::search(&SearchPath::new(folders), Some(prober))
+    }
+
+    /// Searches exactly a path.
+    #[must_use]
+    pub fn search(path: &SearchPath, prober: Option<&Prober>) -> Self {
+        let mut registry = Self::default();
+        for folder in discover(path) {
+            registry.add_folder(folder, prober);
+        }
+        registry.refuse_duplicates();
+        registry
+    }
+
+    /// A registry of one plugin folder.
+    #[must_use]
+    pub fn of_folder(folder: &Path, prober: Option<&Prober>) -> Self {
+        let found = vec![read_folder(folder)];
+        let root = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut registry = Self::default();
+        registry.add_folder(SearchFolder { path: root.to_owned(), found, problem: None }, prober);
+        registry
+    }
+
+    fn add_folder(&mut self, folder: SearchFolder, prober: Option<&Prober>) {
+        let lock = match Lock::read(&folder.path) {
+            Ok(lock) => Ok(lock),
+            Err(error) => {
+                self.problems.push(error.clone());
+                Err(error)
+            }
+        };
+        if matches!(lock, Ok(None)) && !folder.found.is_empty() {
+            self.warnings.push(format!(
+                "{} has no plugins.lock: every plugin in it is trusted (`metrale plugins lock` pins them)",
+                folder.path.display()
+            ));
+        }
+        self.problems.extend(folder.problem);
+        for found in folder.found {
+            self.candidates.push(candidate(found, &folder.path, &lock, prober));
+        }
+        self.searched.push(folder.path);
+    }
+
+    /// The first of two with one name, or with one library, stays.
+    fn refuse_duplicates(&mut self) {
+        let mut names: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut files = BTreeMap::new();
+        for plugin in self.candidates.iter_mut().filter(|p| p.manifest.is_some()) {
+            let library = plugin.library().unwrap_or_default();
+            let id = file_id(&library).ok();
+            if let Some(first) = names.get(&plugin.name) {
+                let (name, first) = (plugin.name.clone(), first.clone());
+                plugin.status = Status::of(PluginError::SameName { name, first });
+            } else if let Some(first) = id.and_then(|id| files.get(&id)) {
+                let first = String::clone(first);
+                plugin.status = Status::of(PluginError::SameFile { path: library, first });
+            } else {
+                names.insert(plugin.name.clone(), plugin.folder.clone());
+                files.extend(id.map(|id| (id, plugin.name.clone())));
+            }
+        }
+    }
+
+    /// In order of discovery.
+    #[must_use]
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// Search folders and locks that could not be read.
+    #[must_use]
+    pub fn problems(&self) -> &[PluginError] {
+        &self.problems
+    }
+
+    /// What the user should know and need not act on.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The status table, as `metrale plugins list` prints it.
+    #[must_use]
+    pub fn table(&self) -> String {
+        status::table(self)
+    }
+
+    /// A plugin by name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(&self, name: &str) -> Result<&Candidate, PluginError> {
+        let known = || self.candidates.iter().map(|c| c.name.clone()).collect();
+        self.candidates
+            .iter()
+            .find(|c| c.name == name)
+            .ok_or_else(|| PluginError::UnknownName { name: name.to_owned(), known: known() })
+    }
+
+    /// The plugin for a model: by `model_type`, then by class, then by GGUF architecture. An empty `model_type` matches
+    /// nothing. `overrides` choose among several, by whichever of the three they name.
+    ///
+    /// # Errors
+    /// None is ready, several are, or an override cannot be followed.
+    pub fn resolve(
+        &self,
+        model_type: &str,
+        architectures: &[String],
+        gguf_architecture: Option<&str>,
+        overrides: &Overrides,
+    ) -> Result<&Candidate, PluginError> {
+        let keys = [(model_type, Key::ModelType)]
+            .into_iter()
+            .chain(architectures.iter().map(|a| (a.as_str(), Key::Architecture)))
+            .chain(gguf_architecture.map(|a| (a, Key::Gguf)))
+            .filter(|(value, _)| !value.is_empty());
+        let keys: Vec<_> = keys.collect();
+        for &(value, key) in &keys {
+            if let Some(name) = overrides.get(value) {
+                return self.overridden(value, key, name);
+            }
+            let mut ready = self.matching(value, key).filter(|c| c.status == Status::Ready);
+            match (ready.next(), ready.next()) {
+                (Some(only), None) => return Ok(only),
+                (Some(first), Some(second)) => {
+                    let all = [first, second].into_iter().chain(ready);
+                    let plugins = all.map(|c| (c.name.clone(), c.folder.clone())).collect();
+                    return Err(PluginError::Conflict { model_type: value.to_owned(), plugins });
+                }
+                _ => {}
+            }
+        }
+        Err(self.nothing_for(&keys))
+    }
+
+    fn matching(&self, value: &str, key: Key) -> impl Iterator<Item = &Candidate> {
+        self.candidates
+            .iter()
+            .filter(move |c| c.manifest().is_some_and(|m| m.models.iter().any(|m| key.matches(m, value))))
+    }
+
+    fn overridden(&self, value: &str, key: Key, name: &str) -> Result<&Candidate, PluginError> {
+        let refuse = |problem: String| {
+            Err(PluginError::Override { model_type: value.to_owned(), name: name.to_owned(), problem })
+        };
+        match self.candidates.iter().find(|c| c.name == name) {
+            None => refuse(format!("there is no plugin `{name}`")),
+            Some(plugin) if !self.matching(value, key).any(|c| std::ptr::eq(c, plugin)) => {
+                refuse(format!("`{name}` does not declare {} `{value}`", key.name()))
+            }
+            Some(plugin) if plugin.status != Status::Ready => {
+                refuse(format!("`{name}` is {}", plugin.status))
+            }
+            Some(plugin) => Ok(plugin),
+        }
+    }
+
+    fn nothing_for(&self, keys: &[(&str, Key)]) -> PluginError {
+        let wanted = keys.iter().map(|(value, key)| format!("{} `{value}`", key.name()));
+        let wanted: Vec<_> = wanted.collect();
+        let wanted = match wanted.is_empty() {
+            true => "a model that names neither model_type nor architecture".to_owned(),
+            false => wanted.join(" or "),
+        };
+        let summary = |folder: &PathBuf| {
+            let here = self.candidates.iter().filter(|c| c.root == *folder).map(Candidate::status);
+            format!("{} ({})", folder.display(), status::counts(here))
+        };
+        let mut searched: Vec<_> = self.searched.iter().map(summary).collect();
+        searched.extend(self.problems.iter().map(PluginError::reason));
+        if searched.is_empty() {
+            searched
+                .push("no folder: there is none beside the program or in the user's data folder".to_owned());
+        }
+        let describes = |c: &&Candidate| {
+            keys.iter().any(|(value, key)| self.matching(value, *key).any(|m| std::ptr::eq(m, *c)))
+        };
+        let unreadable = |c: &&Candidate| c.manifest.is_none();
+        let refused = self.candidates.iter().filter(|c| describes(c) || unreadable(c));
+        let refused = refused.filter_map(|c| {
+            let version = c.manifest().map_or("", |m| &m.plugin.version);
+            let error = c.status.error()?;
+            Some(format!("{} {version}: {}", c.name, error.reason()).replace("  ", " ").replace(" :", ":"))
+        });
+        PluginError::NoPlugin { wanted, searched, refused: refused.collect() }
+    }
+}
+
+/// By what a model is matched.
+#[derive(Clone, Copy, Debug)]
+enum Key {
+    ModelType,
+    Architecture,
+    Gguf,
+}
+
+impl Key {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ModelType => "model_type",
+            Self::Architecture => "architecture",
+            Self::Gguf => "GGUF architecture",
+        }
+    }
+
+    fn matches(self, model: &ModelSection, value: &str) -> bool {
+        match self {
+            Self::ModelType => model.model_type == value,
+            Self::Architecture => model.architectures.iter().any(|a| a == value),
+            Self::Gguf => model.gguf.iter().any(|a| a == value),
+        }
+    }
+}
+
+fn candidate(
+    found: Found,
+    root: &Path,
+    lock: &Result<Option<Lock>, PluginError>,
+    prober: Option<&Prober>,
+) -> Candidate {
+    let folder_name = found.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let (manifest, broken) = match found.manifest {
+        Ok(manifest) => (Some(manifest), None),
+        Err(error) => (None, Some(error)),
+    };
+    let mut plugin = Candidate {
+        name: manifest.as_ref().map_or(folder_name, |m| m.plugin.name.clone()),
+        folder: found.folder,
+        root: root.to_owned(),
+        lock: lock.as_ref().ok().cloned().flatten(),
+        status: Status::Ready,
+        prober: prober.cloned(),
+        manifest,
+    };
+    let checked = match (&plugin.manifest, broken, lock) {
+        (_, Some(error), _) => Err(error),
+        (_, _, Err(error)) => Err(error.clone()),
+        (Some(manifest), None, Ok(_)) => plugin.check(manifest),
+        (None, None, Ok(_)) => Ok(()),
+    };
+    if let Err(error) = checked {
+        plugin.status = Status::of(error);
+    }
+    plugin
+}

@@ -1,0 +1,107 @@
+//! What one step computes, from the scheduler's point of view: which sequence owns which rows and logits.
+
+use std::ops::Range;
+
+use crate::exec::{Batch, BatchSeq, StateSlot};
+use crate::ssm::SnapshotSlot;
+
+use super::sequence::Sequence;
+
+/// What a sequence does in a step.
+///
+/// A verify phase (the last token and its drafts as rows, a logits row for each) is one more variant: the rows and
+/// the logits range of [`Scheduled`] carry it already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Known tokens, with more known ones to follow: nothing is sampled.
+    Prefill,
+    /// The rows end with the last known token: the last logits row chooses the next one.
+    Decode,
+}
+
+/// One sequence's share of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scheduled {
+    /// Index among the running sequences.
+    pub(super) index: usize,
+    /// Rows, from the first token that is not computed.
+    pub(super) num_tokens: usize,
+    pub(super) phase: Phase,
+    /// This sequence's rows of the step's logits.
+    pub(super) logits: Range<usize>,
+}
+
+/// A step, with the buffers it reuses.
+#[derive(Debug, Default)]
+pub(super) struct StepPlan {
+    pub(super) batch: Batch,
+    pub(super) seqs: Vec<Scheduled>,
+    /// State to bring back before the step.
+    pub(super) restores: Vec<(SnapshotSlot, StateSlot)>,
+    /// State to keep after the step; known once it is complete.
+    pub(super) saves: Vec<(StateSlot, SnapshotSlot)>,
+}
+
+impl StepPlan {
+    pub(super) fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.batch.token_ids.clear();
+        self.batch.logits_rows.clear();
+        self.seqs.clear();
+        self.restores.clear();
+        self.saves.clear();
+    }
+
+    /// Adds the next `num_tokens` of a running sequence. `prompt_rows` are the positions whose logits its prompt
+    /// log-probabilities need.
+    pub(super) fn push(
+        &mut self,
+        index: usize,
+        seq: &Sequence,
+        slot: StateSlot,
+        num_tokens: usize,
+        prompt_rows: Range<usize>,
+    ) {
+        let first = seq.num_computed;
+        let end = first + num_tokens;
+        let first_row = self.batch.token_ids.len();
+        self.batch.token_ids.extend_from_slice(&seq.tokens[first..end]);
+
+        let first_logits = self.batch.logits_rows.len();
+        self.batch.logits_rows.extend(prompt_rows.map(|position| first_row + position - first));
+        let phase = if end == seq.tokens.len() { Phase::Decode } else { Phase::Prefill };
+        if phase == Phase::Decode {
+            self.batch.logits_rows.push(first_row + num_tokens - 1);
+        }
+        let logits = first_logits..self.batch.logits_rows.len();
+
+        self.push_batch_seq(seq, slot, num_tokens);
+        self.seqs.push(Scheduled { index, num_tokens, phase, logits });
+    }
+
+    /// Makes the batch as long as the plan, once all sequences are in.
+    pub(super) fn finish(&mut self) {
+        self.batch.seqs.truncate(self.seqs.len());
+    }
+
+    fn push_batch_seq(&mut self, seq: &Sequence, slot: StateSlot, num_tokens: usize) {
+        let at = self.seqs.len();
+        if at == self.batch.seqs.len() {
+            self.batch.seqs.push(BatchSeq {
+                num_tokens: 0,
+                num_computed: 0,
+                block_table: Vec::new(),
+                state_slot: slot,
+            });
+        }
+        let entry = &mut self.batch.seqs[at];
+        entry.num_tokens = num_tokens;
+        entry.num_computed = seq.num_computed;
+        entry.block_table.clear();
+        entry.block_table.extend_from_slice(seq.table.blocks());
+        entry.state_slot = slot;
+    }
+}

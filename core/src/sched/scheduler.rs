@@ -1,0 +1,385 @@
+//! Who runs in the next step: continuous batching with chunked prefill under one token budget.
+//!
+//! Decode rows come first, then the prefill chunks of running sequences, then new ones, first come first served. A
+//! sequence is admitted when pages for all its known tokens are free. When a decoding sequence needs a page and none
+//! is free, the latest running sequence loses its pages and is computed again later; its client notices nothing.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::error::EngineError;
+use crate::exec::sample::Sampler;
+use crate::exec::{Logits, RunnerLimits, StateSlot};
+use crate::kv::KvCache;
+use crate::ssm::{SnapshotIndex, SnapshotSlot, StatePool};
+
+use super::config::SchedulerConfig;
+use super::engine::EngineSnapshot;
+use super::metrics::{EngineMetrics, Unused};
+use super::plan::{Scheduled, StepPlan};
+use super::request::{Event, FinishReason, RequestId};
+use super::sequence::{Limits, Sequence};
+
+/// A sequence that holds pages and a state slot.
+#[derive(Debug)]
+struct Running {
+    seq: Sequence,
+    slot: StateSlot,
+}
+
+/// What is left to give away in the step being planned.
+#[derive(Debug)]
+struct Budget {
+    num_tokens: usize,
+    num_prompt_logprobs_rows: usize,
+}
+
+/// How a sequence can start from what the caches hold.
+#[derive(Debug, Default)]
+struct PrefixHit {
+    num_blocks: usize,
+    restore: Option<SnapshotSlot>,
+    unused: Option<(Unused, usize)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    max_num_batched_tokens: usize,
+    max_num_seqs: usize,
+    max_prompt_logprobs_rows: usize,
+    has_recurrent_state: bool,
+    limits: Limits,
+    kv: KvCache,
+    slots: StatePool,
+    snapshots: SnapshotIndex,
+    waiting: VecDeque<Sequence>,
+    /// In order of arrival: the last one is the first to be preempted.
+    running: Vec<Running>,
+    /// Free pages when the head of the queue last failed to get its share. Until more are free it is not tried again.
+    blocked_at: Option<usize>,
+    num_preemptions: u64,
+    sampler: Sampler,
+    metrics: EngineMetrics,
+    /// Indices of sequences that end with the step being completed.
+    ended: Vec<(usize, Event)>,
+    /// Ended sequences; they count as in flight until the engine's snapshot shows their pages free.
+    buried: Vec<Sequence>,
+}
+
+impl Scheduler {
+    /// `num_snapshot_slots` is 0 for a runner that cannot copy recurrent state.
+    pub(super) fn new(config: &SchedulerConfig, limits: &RunnerLimits, num_snapshot_slots: usize) -> Self {
+        let cap = |own: usize, cap: Option<usize>| own.min(cap.unwrap_or(own)).max(1);
+        let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
+        // Every running sequence can have its decode row in every step.
+        let max_num_seqs = cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens);
+        let use_snapshots = limits.has_recurrent_state && config.enable_prefix_caching;
+        Self {
+            max_num_batched_tokens,
+            max_num_seqs,
+            max_prompt_logprobs_rows: config.max_prompt_logprobs_rows.max(1),
+            has_recurrent_state: limits.has_recurrent_state,
+            limits: Limits { eos_token_ids: config.eos_token_ids.clone(), max_len: max_len(limits) },
+            kv: KvCache::new(limits.num_blocks, limits.block_size, config.enable_prefix_caching),
+            slots: StatePool::new(max_num_seqs),
+            snapshots: SnapshotIndex::new(if use_snapshots { num_snapshot_slots } else { 0 }),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            blocked_at: None,
+            num_preemptions: 0,
+            sampler: Sampler::default(),
+            metrics: EngineMetrics::register(),
+            ended: Vec::new(),
+            buried: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(super) fn submit(&mut self, seq: Sequence) {
+        self.waiting.push_back(seq);
+    }
+
+    /// Ends a request wherever it is; its pages are free afterwards. An unknown id has ended already.
+    pub(super) fn abort(&mut self, id: RequestId) {
+        if let Some(index) = self.running.iter().position(|r| r.seq.id == id) {
+            self.end_running(index, |seq| finished(seq, FinishReason::Abort));
+        } else if let Some(index) = self.waiting.iter().position(|seq| seq.id == id)
+            && let Some(seq) = self.waiting.remove(index)
+        {
+            // The head may have changed.
+            self.blocked_at = None;
+            seq.send(finished(&seq, FinishReason::Abort));
+            self.buried.push(seq);
+        }
+    }
+
+    /// Fails the sequences that took part in a step.
+    pub(super) fn fail_step(&mut self, plan: &StepPlan, error: &EngineError) {
+        let mut indices: Vec<usize> = plan.seqs.iter().map(|s| s.index).collect();
+        indices.sort_unstable();
+        for index in indices.into_iter().rev() {
+            self.end_running(index, |_| Event::Failed(error.clone()));
+        }
+    }
+
+    /// Fails everything, running and waiting.
+    pub(super) fn fail_all(&mut self, error: &EngineError) {
+        for index in (0..self.running.len()).rev() {
+            self.end_running(index, |_| Event::Failed(error.clone()));
+        }
+        for seq in self.waiting.drain(..) {
+            seq.send(Event::Failed(error.clone()));
+            self.buried.push(seq);
+        }
+    }
+
+    /// Fails one new request.
+    pub(super) fn refuse(&mut self, seq: Sequence, error: EngineError) {
+        seq.send(Event::Failed(error));
+        self.buried.push(seq);
+    }
+
+    /// No snapshot is trusted any more.
+    pub(super) fn forget_snapshots(&mut self) {
+        self.snapshots.clear();
+    }
+
+    /// Chooses the rows of the next step. An empty plan means that nothing can run.
+    pub(super) fn schedule(&mut self, plan: &mut StepPlan) {
+        plan.clear();
+        let mut budget = Budget {
+            num_tokens: self.max_num_batched_tokens,
+            num_prompt_logprobs_rows: self.max_prompt_logprobs_rows,
+        };
+        let num_preemptions = self.num_preemptions;
+        self.schedule_decodes(plan, &mut budget);
+        for index in 0..self.running.len() {
+            if self.running[index].seq.num_pending() > 1 {
+                self.schedule_chunk(index, plan, &mut budget);
+            }
+        }
+        // Who was just preempted would only take the pages back.
+        if num_preemptions == self.num_preemptions {
+            while budget.num_tokens > 0 && self.admit_next(plan) {
+                self.schedule_chunk(self.running.len() - 1, plan, &mut budget);
+            }
+        }
+        plan.finish();
+    }
+
+    /// Takes in the results of a step that was computed.
+    pub(super) fn complete(&mut self, plan: &mut StepPlan, logits: &Logits) {
+        let now = Instant::now();
+        self.metrics.iteration_tokens.record(plan.batch.num_tokens() as f64);
+        for scheduled in &plan.seqs {
+            self.complete_one(scheduled, logits, now, &mut plan.saves);
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.sort_unstable_by_key(|(index, _)| *index);
+        for (index, event) in ended.drain(..).rev() {
+            if let Event::Finished { .. } = event {
+                self.metrics.record_times(&self.running[index].seq.timeline, now);
+            }
+            self.end_running(index, |_| event);
+        }
+        self.ended = ended;
+    }
+
+    /// What the outside sees, also as metrics. Sequences that ended stop counting as in flight when `publish` has
+    /// made it visible.
+    pub(super) fn report(&mut self, publish: impl FnOnce(EngineSnapshot)) {
+        let snapshot = EngineSnapshot {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_usage: self.kv.usage(),
+            last_progress: Instant::now(),
+            num_blocks: self.kv.capacity(),
+            num_free_blocks: self.kv.num_free(),
+            block_size: self.kv.block_size(),
+            num_preemptions: self.num_preemptions,
+            draining: false,
+            healthy: true,
+        };
+        self.metrics.num_requests_running.set(snapshot.running as f64);
+        self.metrics.num_requests_waiting.set(snapshot.waiting as f64);
+        self.metrics.kv_cache_usage_perc.set(snapshot.kv_usage);
+        publish(snapshot);
+        self.buried.clear();
+    }
+
+    fn schedule_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
+        let mut index = 0;
+        while index < self.running.len() {
+            let Running { seq, slot } = &mut self.running[index];
+            if seq.num_pending() == 1 {
+                if self.kv.reserve(&mut seq.table, seq.tokens.len()).is_err() {
+                    // Takes from the end: what is planned already stays.
+                    self.preempt_latest();
+                    continue;
+                }
+                let prompt_rows = seq.prompt_rows(seq.tokens.len());
+                plan.push(index, seq, *slot, 1, prompt_rows);
+                budget.num_tokens -= 1;
+            }
+            index += 1;
+        }
+    }
+
+    /// Plans as much of a sequence's known tokens as the budget allows; its pages are reserved since admission.
+    fn schedule_chunk(&mut self, index: usize, plan: &mut StepPlan, budget: &mut Budget) {
+        let Running { seq, slot } = &self.running[index];
+        let first = seq.num_computed;
+        let mut end = first + seq.num_pending().min(budget.num_tokens);
+        if let Some(boundary) = self.snapshot_boundary(seq) {
+            end = end.min(boundary);
+        }
+        let wanted = seq.prompt_rows(end);
+        if wanted.len() > budget.num_prompt_logprobs_rows {
+            end = wanted.start + budget.num_prompt_logprobs_rows;
+        }
+        if end == first {
+            return;
+        }
+        let prompt_rows = seq.prompt_rows(end);
+        budget.num_tokens -= end - first;
+        budget.num_prompt_logprobs_rows -= prompt_rows.len();
+        plan.push(index, seq, *slot, end - first, prompt_rows);
+    }
+
+    /// Moves the head of the queue to the running sequences if there is room.
+    fn admit_next(&mut self, plan: &mut StepPlan) -> bool {
+        if self.running.len() >= self.max_num_seqs
+            || self.blocked_at.is_some_and(|free| self.kv.num_free() <= free)
+        {
+            return false;
+        }
+        let Some(mut seq) = self.waiting.pop_front() else { return false };
+        let hit = self.prefix_hit(&mut seq);
+        self.kv.adopt_prefix(&mut seq.table, hit.num_blocks);
+        // A spare page for each running sequence, so that it is not preempted right away.
+        let needed = self.kv.num_missing(&seq.table, seq.tokens.len()) + self.running.len();
+        let slot = if needed <= self.kv.num_free() { self.slots.allocate() } else { None };
+        let Some(slot) = slot else {
+            self.kv.release(&mut seq.table);
+            self.blocked_at = Some(self.kv.num_free());
+            self.waiting.push_front(seq);
+            return false;
+        };
+        // Cannot fail: the pages were counted.
+        let _ = self.kv.reserve(&mut seq.table, seq.tokens.len());
+        self.blocked_at = None;
+        self.start(seq, slot, &hit, plan);
+        true
+    }
+
+    fn start(&mut self, mut seq: Sequence, slot: StateSlot, hit: &PrefixHit, plan: &mut StepPlan) {
+        seq.num_computed = hit.num_blocks * self.kv.block_size();
+        if let Some(snapshot) = hit.restore {
+            self.snapshots.touch(snapshot);
+            plan.restores.push((snapshot, slot));
+        }
+        if self.kv.shares_prefixes() {
+            self.metrics.prefix_cache_queries.increment(seq.tokens.len() as u64);
+            self.metrics.prefix_cache_hits.increment(seq.num_computed as u64);
+        }
+        if let Some((reason, num_blocks)) = hit.unused {
+            self.metrics.count_unused(reason, num_blocks * self.kv.block_size());
+        }
+        seq.num_cached_tokens.get_or_insert(seq.num_computed);
+        seq.timeline.scheduled.get_or_insert_with(Instant::now);
+        self.running.push(Running { seq, slot });
+    }
+
+    /// How much of a sequence the caches can provide. Recurrent state must be there at the same depth as the pages.
+    fn prefix_hit(&self, seq: &mut Sequence) -> PrefixHit {
+        let matched = self.kv.match_prefix(&mut seq.table, &seq.tokens);
+        if matched == 0 {
+            return PrefixHit::default();
+        }
+        if seq.collects_prompt_logprobs() {
+            return PrefixHit { unused: Some((Unused::PromptLogprobs, matched)), ..PrefixHit::default() };
+        }
+        if !self.has_recurrent_state {
+            return PrefixHit { num_blocks: matched, ..PrefixHit::default() };
+        }
+        let (num_blocks, restore) = match self.snapshots.deepest(seq.table.hashes(matched)) {
+            Some((num_blocks, slot)) => (num_blocks, Some(slot)),
+            None => (0, None),
+        };
+        let lost = matched - num_blocks;
+        PrefixHit { num_blocks, restore, unused: (lost > 0).then_some((Unused::NoStateSnapshot, lost)) }
+    }
+
+    /// Where the recurrent state of a prompt is worth keeping: after its last page that can be a hit. A chunk ends
+    /// there.
+    fn snapshot_boundary(&self, seq: &Sequence) -> Option<usize> {
+        let block_size = self.kv.block_size();
+        let boundary = (seq.num_prompt - 1) / block_size * block_size;
+        (self.snapshots.is_enabled() && seq.num_computed < boundary).then_some(boundary)
+    }
+
+    fn complete_one(
+        &mut self,
+        scheduled: &Scheduled,
+        logits: &Logits,
+        now: Instant,
+        saves: &mut Vec<(StateSlot, SnapshotSlot)>,
+    ) {
+        let boundary = self.snapshot_boundary(&self.running[scheduled.index].seq);
+        let Running { seq, slot } = &mut self.running[scheduled.index];
+        seq.num_computed += scheduled.num_tokens;
+        self.kv.publish(&mut seq.table, &seq.tokens, seq.num_computed);
+        if boundary == Some(seq.num_computed)
+            && let Some(hash) = seq.table.hashes(seq.num_computed / self.kv.block_size()).last()
+            && let Some(snapshot) = self.snapshots.insert(*hash)
+        {
+            saves.push((*slot, snapshot));
+        }
+        let num_output = seq.sampling.num_output();
+        let outcome = seq.advance(scheduled, logits, &mut self.sampler, &self.limits);
+        if seq.sampling.num_output() > num_output {
+            self.metrics.generation_tokens.increment(1);
+            if seq.timeline.first_token.is_none() {
+                seq.timeline.first_token = Some(now);
+                self.metrics.prompt_tokens.increment(seq.num_prompt as u64);
+            }
+        }
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(reason)) => self.ended.push((scheduled.index, finished(seq, reason))),
+            Err(error) => self.ended.push((scheduled.index, Event::Failed(error))),
+        }
+    }
+
+    fn preempt_latest(&mut self) {
+        let Some(Running { mut seq, slot }) = self.running.pop() else { return };
+        self.kv.release(&mut seq.table);
+        self.slots.release(slot);
+        seq.num_computed = 0;
+        self.num_preemptions += 1;
+        self.metrics.num_preemptions.increment(1);
+        self.blocked_at = None;
+        self.waiting.push_front(seq);
+    }
+
+    fn end_running(&mut self, index: usize, event: impl FnOnce(&Sequence) -> Event) {
+        let Running { mut seq, slot } = self.running.remove(index);
+        self.kv.release(&mut seq.table);
+        self.slots.release(slot);
+        self.blocked_at = None;
+        seq.send(event(&seq));
+        self.buried.push(seq);
+    }
+}
+
+/// Longest sequence that can run: the model's limit, or all pages if they hold less.
+pub(super) fn max_len(limits: &RunnerLimits) -> usize {
+    limits.max_model_len.min(limits.num_blocks.saturating_sub(1) * limits.block_size)
+}
+
+fn finished(seq: &Sequence, reason: FinishReason) -> Event {
+    Event::Finished { reason, num_cached_tokens: seq.num_cached_tokens.unwrap_or(0) }
+}

@@ -1,0 +1,178 @@
+//! One request on its way: its tokens, what is computed of them, and what its client is still to receive.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::error::EngineError;
+use crate::exec::Logits;
+use crate::exec::sample::{Sampler, SamplingState};
+use crate::kv::BlockTable;
+
+use super::engine::InFlight;
+use super::plan::{Phase, Scheduled};
+use super::request::{Event, FinishReason, PositionLogprobs, RequestId};
+
+/// Prompt log-probabilities of one request. Rows are collected in order, over as many chunks as it takes.
+#[derive(Debug)]
+pub(super) enum PromptLogprobs {
+    /// Not asked for, or delivered.
+    Done,
+    /// Entry `p` is known for `p < entries.len()`.
+    Collecting { num_top: u32, entries: Vec<Option<PositionLogprobs>> },
+}
+
+/// When things happened to a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeline {
+    pub(super) submitted: Instant,
+    pub(super) scheduled: Option<Instant>,
+    pub(super) first_token: Option<Instant>,
+}
+
+/// What ends a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) eos_token_ids: Vec<u32>,
+    /// Prompt and output together.
+    pub(super) max_len: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: RequestId,
+    /// Prompt and output.
+    pub(super) tokens: Vec<u32>,
+    pub(super) num_prompt: usize,
+    /// Tokens whose KV and state are in place.
+    pub(super) num_computed: usize,
+    pub(super) table: BlockTable,
+    pub(super) sampling: SamplingState,
+    pub(super) prompt_logprobs: PromptLogprobs,
+    /// Prompt tokens that the first admission found in the prefix cache.
+    pub(super) num_cached_tokens: Option<usize>,
+    pub(super) timeline: Timeline,
+    pub(super) events: UnboundedSender<Event>,
+    /// Counts the request as in flight for as long as the sequence exists.
+    pub(super) _in_flight: InFlight,
+}
+
+impl Sequence {
+    pub(super) fn new(
+        id: RequestId,
+        prompt: Vec<u32>,
+        sampling: SamplingState,
+        events: UnboundedSender<Event>,
+        in_flight: InFlight,
+    ) -> Self {
+        let prompt_logprobs = match sampling.params().prompt_logprobs {
+            None => PromptLogprobs::Done,
+            // No token before the first predicts it.
+            Some(num_top) => PromptLogprobs::Collecting { num_top, entries: vec![None] },
+        };
+        Self {
+            id,
+            num_prompt: prompt.len(),
+            tokens: prompt,
+            num_computed: 0,
+            table: BlockTable::default(),
+            sampling,
+            prompt_logprobs,
+            num_cached_tokens: None,
+            timeline: Timeline { submitted: Instant::now(), scheduled: None, first_token: None },
+            events,
+            _in_flight: in_flight,
+        }
+    }
+
+    /// Known tokens that are not computed; at least 1 between steps.
+    pub(super) fn num_pending(&self) -> usize {
+        self.tokens.len() - self.num_computed
+    }
+
+    /// Whether the prompt's own log-probabilities are still incomplete.
+    pub(super) fn collects_prompt_logprobs(&self) -> bool {
+        matches!(self.prompt_logprobs, PromptLogprobs::Collecting { .. })
+    }
+
+    /// Positions below `end` whose logits the prompt log-probabilities still need. The row at position `p` judges
+    /// the token at `p + 1`.
+    pub(super) fn prompt_rows(&self, end: usize) -> Range<usize> {
+        match &self.prompt_logprobs {
+            PromptLogprobs::Done => 0..0,
+            PromptLogprobs::Collecting { entries, .. } => {
+                let first = (entries.len() - 1).max(self.num_computed);
+                first..end.min(self.num_prompt - 1).max(first)
+            }
+        }
+    }
+
+    /// Takes in the logits of a computed step: reports log-probabilities and samples where the phase says so.
+    /// `Some` when the sequence is at its end.
+    pub(super) fn advance(
+        &mut self,
+        scheduled: &Scheduled,
+        logits: &Logits,
+        sampler: &mut Sampler,
+        limits: &Limits,
+    ) -> Result<Option<FinishReason>, EngineError> {
+        let num_sampling_rows = match scheduled.phase {
+            Phase::Prefill => 0,
+            Phase::Decode => 1,
+        };
+        let prompt_rows = scheduled.logits.start..scheduled.logits.end - num_sampling_rows;
+        self.collect_prompt_logprobs(prompt_rows, logits, sampler)?;
+        match scheduled.phase {
+            Phase::Prefill => Ok(None),
+            Phase::Decode if self.sampling.params().max_tokens == 0 => Ok(Some(FinishReason::Length)),
+            Phase::Decode => {
+                let row = logits.row(scheduled.logits.end - 1);
+                let sampled = sampler.sample(row, &self.sampling, self.tokens.len())?;
+                self.tokens.push(sampled.token);
+                self.sampling.record(sampled.token);
+                self.send(Event::Token { token: sampled.token, logprobs: sampled.logprobs });
+                Ok(self.finish_reason(sampled.token, limits))
+            }
+        }
+    }
+
+    /// The client may be gone: its abort is on the way then.
+    pub(super) fn send(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    fn collect_prompt_logprobs(
+        &mut self,
+        rows: Range<usize>,
+        logits: &Logits,
+        sampler: &mut Sampler,
+    ) -> Result<(), EngineError> {
+        let PromptLogprobs::Collecting { num_top, entries } = &mut self.prompt_logprobs else {
+            return Ok(());
+        };
+        for row in rows {
+            let position = entries.len();
+            let token = self.tokens[position];
+            entries.push(Some(sampler.logprobs(logits.row(row), token, *num_top, position)?));
+        }
+        if entries.len() == self.num_prompt {
+            let event = Event::PromptLogprobs(std::mem::take(entries));
+            self.prompt_logprobs = PromptLogprobs::Done;
+            self.send(event);
+        }
+        Ok(())
+    }
+
+    fn finish_reason(&self, last: u32, limits: &Limits) -> Option<FinishReason> {
+        let params = self.sampling.params();
+        if !params.ignore_eos && limits.eos_token_ids.contains(&last) {
+            return Some(FinishReason::Stop { token: None });
+        }
+        if params.stop_token_ids.contains(&last) {
+            return Some(FinishReason::Stop { token: Some(last) });
+        }
+        let is_full = self.sampling.num_output() >= params.max_tokens || self.tokens.len() >= limits.max_len;
+        is_full.then_some(FinishReason::Length)
+    }
+}

@@ -1,0 +1,11 @@
+//! The HTTP API, tried over a loopback socket with a scripted engine.
+
+#![allow(clippy::format_push_string)]
+
+mod chat;
+mod completions;
+mod errors;
+mod lifecycle;
+mod metrics;
+mod streaming;
+mod support;

@@ -1,0 +1,81 @@
+//! Gated delta net (Yang et al., 2024): a linear-attention layer whose state decays and is corrected towards each new value.
+
+use metrale_plugin_api::prelude::*;
+
+use crate::config::QwenConfig;
+
+/// Under the root of the query and key norms.
+const L2_NORM_EPS: f64 = 1e-6;
+
+/// What the input projections of all key heads give.
+struct Projected {
+    /// `[T, channels]`, queries, keys and values for the convolution.
+    qkv: Value,
+    /// Output gate, `[T, value_heads, dv]`.
+    z: Value,
+    /// Write strength before the sigmoid, `[T, value_heads]`.
+    b: Value,
+    /// Decay before softplus, `[T, value_heads]`.
+    a: Value,
+}
+
+impl QwenConfig {
+    /// `x: [T, hidden]` after the input norm; returns the same shape.
+    pub(crate) fn delta_net(&self, g: &Graph, w: &Weights, state: &str, x: Value) -> Result<Value> {
+        let (key_heads, value_heads) = (self.linear_num_key_heads, self.linear_num_value_heads);
+        let (dk, dv) = (self.linear_key_head_dim, self.linear_value_head_dim);
+        let (keys, values) = (key_heads * dk, value_heads * dv);
+        let Projected { qkv, z, b, a } = self.project(g, w, x)?;
+
+        let qkv = self.convolve(g, w, state, qkv)?;
+        let [q, k, v] = g.split(qkv, 1, [keys, keys, values])?;
+        let q = g.l2_norm(g.heads(q, key_heads, dk)?, L2_NORM_EPS)?;
+        let q = g.scale(q, (dk as f64).powf(-0.5))?;
+        let k = g.l2_norm(g.heads(k, key_heads, dk)?, L2_NORM_EPS)?;
+        let v = g.heads(v, value_heads, dv)?;
+
+        let per_head = |name: &str| g.weight(w.name(name), &[value_heads], Role::Column);
+        let rate = g.weight_neg_exp(per_head("A_log")?)?;
+        let decay = g.mul(g.softplus(g.add(a, per_head("dt_bias")?)?)?, rate)?;
+        let beta = g.sigmoid(b)?;
+        let memory = g.recurrent_state(&format!("{state}.delta"), &[value_heads, dk, dv])?;
+        let o = g.gated_delta_rule([q, k, v], decay, beta, memory)?; // [T, value_heads, dv]
+
+        // This norm's weights are stored as they are, and it comes before the gate.
+        let o =
+            g.rms_norm(o, g.weight(w.name("norm.weight"), &[dv], Role::Replicated)?, self.rms_norm_eps)?;
+        let o = g.flatten(g.mul(o, g.silu(z)?)?)?;
+        g.linear(o, g.weight(w.name("out_proj.weight"), &[self.hidden_size, values], Role::Row)?)
+    }
+
+    /// Qwen3-Next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]` per head.
+    fn project(&self, g: &Graph, w: &Weights, x: Value) -> Result<Projected> {
+        let (key_heads, value_heads) = (self.linear_num_key_heads, self.linear_num_value_heads);
+        let (dk, dv) = (self.linear_key_head_dim, self.linear_value_head_dim);
+        let group = value_heads / key_heads;
+        let proj = |name: &str, width: usize| -> Result<Value> {
+            let weight = g.weight(w.name(name), &[key_heads * width, self.hidden_size], Role::Column)?;
+            g.reshape(g.linear(x, weight)?, &[key_heads, width])
+        };
+        let qkvz = proj("in_proj_qkvz.weight", 2 * dk + 2 * group * dv)?;
+        let [q, k, v, z] = g.split(qkvz, 2, [dk, dk, group * dv, group * dv])?;
+        let [b, a] = g.split(proj("in_proj_ba.weight", 2 * group)?, 2, [group, group])?;
+        Ok(Projected {
+            qkv: g.concat(&[g.flatten(q)?, g.flatten(k)?, g.flatten(v)?], 1)?,
+            z: g.reshape(z, &[value_heads, dv])?,
+            b: g.flatten(b)?,
+            a: g.flatten(a)?,
+        })
+    }
+
+    /// A short causal convolution over each channel, then SiLU.
+    fn convolve(&self, g: &Graph, w: &Weights, state: &str, qkv: Value) -> Result<Value> {
+        let channels = 2 * self.linear_num_key_heads * self.linear_key_head_dim
+            + self.linear_num_value_heads * self.linear_value_head_dim;
+        let width = self.linear_conv_kernel_dim;
+        let weight = g.weight(w.name("conv1d.weight"), &[channels, 1, width], Role::Column)?;
+        let weight = g.weight_reshape(weight, &[channels, width])?;
+        let history = g.conv_state(&format!("{state}.conv"), channels, width)?;
+        g.causal_conv1d(qkv, weight, history, Activation::Silu)
+    }
+}
