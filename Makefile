@@ -75,7 +75,7 @@ $(VENV)/golden: tests/golden/requirements.txt | $(VENV)/bin/python
 	touch $@
 
 # llama.cpp twice: compiled for this processor, and prebuilt.
-$(VENV)/peers: $(PARITY)/requirements.txt | $(VENV)/bin/python
+$(VENV)/peers: $(PARITY)/requirements-peers.txt | $(VENV)/bin/python
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" CMAKE_BUILD_PARALLEL_LEVEL=$(THREADS) \
 		$(VENV)/bin/python -m pip install --quiet -r $<
 	touch $@

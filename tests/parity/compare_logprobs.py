@@ -49,6 +49,14 @@ def compare_prompt(generated: list, expected: dict, margin: float) -> dict:
     return {"text": expected["text"], "step": None, "margin": None, "equal": True}
 
 
+def compare(model: Path, recording: dict, flags: list, margin: float = 0.1) -> tuple:
+    """(passage statistics, one result per prompt) of a served model."""
+    with Server(model, *flags) as server:
+        passage = compare_passage(server, recording)
+        continuations = [server.greedy(prompt["token_ids"], reference.STEPS) for prompt in recording["prompts"]]
+    return passage, [compare_prompt(*pair, margin) for pair in zip(continuations, recording["prompts"])]
+
+
 def report(passage: dict, prompts: list, engine: str) -> None:
     print(f"reference: {engine}")
     print(
@@ -60,6 +68,8 @@ def report(passage: dict, prompts: list, engine: str) -> None:
         if prompt["step"] is not None:
             verdict = "excused" if prompt["equal"] else "DIFFERENT"
             print(f"  {verdict} at step {prompt['step']}, margin {prompt['margin']:.4f}: {prompt['text'][:50]!r}")
+    equal = sum(prompt["equal"] for prompt in prompts)
+    print(f"prompts: {equal} of {len(prompts)} equal over {reference.STEPS} tokens", flush=True)
 
 
 def main() -> int:
@@ -73,15 +83,10 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="flags of `metrale serve`, after --; default: --threads 2")
     args = parser.parse_args()
     recording = reference.load(args.reference)
-    with Server(args.model, *(args.flags or ["--threads", "2"])) as server:
-        passage = compare_passage(server, recording)
-        prompts = [
-            compare_prompt(server.greedy(p["token_ids"], reference.STEPS), p, args.margin) for p in recording["prompts"]
-        ]
+    passage, prompts = compare(args.model, recording, args.flags or ["--threads", "2"], args.margin)
     report(passage, prompts, recording["engine"])
     equal = sum(prompt["equal"] for prompt in prompts)
     passed = passage["mean"] < args.max_mean and equal >= args.min_equal
-    print(f"prompts: {equal} of {len(prompts)} equal over {reference.STEPS} tokens")
     print(f"{'PASS' if passed else 'FAIL'}: {args.model.name} (bounds: mean < {args.max_mean}, equal >= {args.min_equal})")
     if args.json:
         args.json.write_text(json.dumps({"model": args.model.name, "passage": passage, "prompts": prompts, "passed": passed}, indent=1))

@@ -16,7 +16,7 @@ class LlamaCpp:
 
     name = f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
 
-    def __init__(self, model: str, threads: int, context: int = 2048, batch: int = 512, f32_cache: bool = False):
+    def __init__(self, model: str, threads: int, context: int = 2048, batch: int = 512):
         ll.llama_log_set(discard, ctypes.c_void_p(0))
         ll.llama_backend_init()
         self.model = ll.llama_model_load_from_file(str(model).encode(), ll.llama_model_default_params())
@@ -25,9 +25,6 @@ class LlamaCpp:
         params = ll.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, batch, batch
         params.n_threads = params.n_threads_batch = threads
-        if f32_cache:
-            params.type_k = params.type_v = ll.GGML_TYPE_F32
-            self.name += ", F32 cache"
         self.context = ll.llama_init_from_model(self.model, params)
         if not self.context:
             raise SystemExit(f"llama.cpp cannot make a context for {model}")

@@ -19,9 +19,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--name", required=True, help="name stored in the recording")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--f32-cache", action="store_true", help="keep keys and values in F32 instead of llama.cpp's default F16")
     args = parser.parse_args()
-    engine = LlamaCpp(args.model, args.threads, f32_cache=args.f32_cache)
+    engine = LlamaCpp(args.model, args.threads)
     reference.save(recorder.record(engine, args.name), args.out)
     print(args.out)
 

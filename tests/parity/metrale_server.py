@@ -1,6 +1,7 @@
 """Starts `metrale serve` and talks to it. Needs only the standard library."""
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -39,7 +40,8 @@ class Server:
     def __enter__(self):
         if not BINARY.exists():
             raise ServerError(f"{BINARY} does not exist: run `make build`")
-        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT)
+        environment = {**os.environ, "NO_COLOR": "1"}
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT, env=environment)
         try:
             self.wait_until_ready()
         except BaseException:
@@ -71,7 +73,7 @@ class Server:
                 self.process.kill()
                 self.process.wait()
 
-    def log_tail(self, size: int = 4000) -> str:
+    def log_tail(self, size: int = 1500) -> str:
         self.log.seek(0)
         return self.log.read()[-size:].decode(errors="replace")
 
@@ -150,7 +152,8 @@ def token_id(text: str) -> int:
 
 
 def main_with_errors(main) -> None:
-    """Runs a script's `main`; a server error becomes a message and exit status 1."""
+    """Runs a script's `main`; a server error becomes a message and exit status 1, and SIGTERM still stops the server."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main())
     except ServerError as error:

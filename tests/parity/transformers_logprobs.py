@@ -40,8 +40,8 @@ class Transformers:
         return self.forward([token])[-1]
 
     def forward(self, ids: list) -> np.ndarray:
-        output = self.model(torch.tensor([ids]), past_key_values=self.cache, use_cache=True)
-        self.cache = output.past_key_values
+        output = self.model(torch.tensor([ids]), cache=self.cache, use_cache=True)
+        self.cache = output.cache
         return output.logits[0].float().numpy()
 
 
