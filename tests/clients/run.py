@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Behind `make test-clients`: serves SmolLM2 and runs each client script of this directory against it.
+
+What cannot be downloaded is skipped, with a message. Exit status 1 if a script fails.
+"""
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+
+import fetch  # noqa: E402
+from metrale_server import Server, main_with_errors  # noqa: E402
+
+SCRIPTS = ("openai_client.py",)
+
+
+def client_python() -> str:
+    """An interpreter that has the client libraries."""
+    python = ROOT / ".venv" / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(ROOT / ".venv")], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / "requirements.txt")], check=True)
+    return str(python)
+
+
+def main() -> int:
+    try:
+        python, model = client_python(), fetch.fetch("smollm2")
+    except (fetch.FetchError, subprocess.CalledProcessError) as error:
+        print(f"SKIPPED: the client tests: {error}", file=sys.stderr)
+        return 0
+    with Server(model) as server:
+        runs = [subprocess.run([python, str(HERE / script), server.url + "/v1"]) for script in SCRIPTS]
+    return 1 if any(run.returncode for run in runs) else 0
+
+
+if __name__ == "__main__":
+    main_with_errors(main)
