@@ -68,7 +68,10 @@ pub mod prelude {
     pub use crate::error::{PluginError, Result};
     pub use crate::graph::{Graph, State, Value, Weight};
     pub use crate::loader::{ModelInfo, ModelLoader, Mtp};
-    pub use crate::ops::{Activation, Attention, Experts, KvSpec, Mask, Moe, RotaryStyle, Router};
+    pub use crate::ops::{
+        Activation, Attention, ExpertActivation, Experts, Indexer, KvSpec, Mask, MeanKey, Moe, NgramHash,
+        Pool, RotaryStyle, Router, Selection,
+    };
     pub use crate::rope::Rope;
     pub use crate::weights::{Role, TensorName, Weights};
 }

@@ -17,6 +17,8 @@ pub struct Rope {
     pub style: RotaryStyle,
     /// Pairs that take their angle from the temporal, height and width position; empty for one position stream.
     pub sections: Vec<usize>,
+    /// Sections follow one another instead of interleaving.
+    pub blocked_sections: bool,
 }
 
 impl Rope {
@@ -70,9 +72,11 @@ impl Rope {
                 )));
             }
         };
-        let sections = scaling.optional("mrope_section")?.unwrap_or_default();
+        let sections: Vec<usize> = scaling.optional("mrope_section")?.unwrap_or_default();
         let inv_freq = inv_freq.into_iter().map(|f: f64| f as f32).collect();
-        Ok(Self { inv_freq, attention_factor, style: RotaryStyle::Half, sections })
+        let interleaved = scaling.optional("mrope_interleaved")?.unwrap_or(false);
+        let blocked_sections = !sections.is_empty() && !interleaved;
+        Ok(Self { inv_freq, attention_factor, style: RotaryStyle::Half, sections, blocked_sections })
     }
 
     /// The same rotation for interleaved pairs.

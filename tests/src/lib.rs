@@ -1,1 +1,7 @@
-//! Crate.
+//! What the end-to-end tests share: golden models and how to read them.
+
+pub mod cpu;
+pub mod differences;
+pub mod golden;
+pub mod interpreter;
+pub mod npy;

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod logging;
+mod plugins;
 mod run;
 mod serve;
 
@@ -34,6 +35,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Talk to a model in the terminal, or continue one prompt.
     Run(Box<run::RunArgs>),
+    /// List plugins, inspect, verify and make them.
+    Plugins(plugins::PluginsArgs),
     /// Print the version.
     Version,
 }
@@ -68,6 +71,7 @@ fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::
     match command {
         Command::Serve(args) => serve::execute(&args, settings, load),
         Command::Run(args) => run::execute(&args, settings, load),
+        Command::Plugins(args) => plugins::execute(&args),
         Command::Version => {
             println!("metrale {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)

@@ -8,6 +8,8 @@ mod file;
 mod resolve;
 mod server;
 mod size;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{DeviceChoice, DtypeChoice, EngineConfig, JsonObject, LoadFormat, LogFormat, PluginChoice};
 pub use file::FileError;

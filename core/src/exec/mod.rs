@@ -4,8 +4,8 @@ pub mod batch;
 pub mod runner;
 pub mod sample;
 
-pub use runner::ModelRunner;
 pub use batch::{Batch, BatchSeq, BlockId, Logits, StateSlot};
+pub use runner::ModelRunner;
 
 use crate::error::EngineError;
 use crate::ssm::SnapshotSlot;

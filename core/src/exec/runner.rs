@@ -59,7 +59,13 @@ impl StepRunner for ModelRunner {
             for (&row, input) in wanted.iter().zip(input.chunks_exact_mut(width)) {
                 input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
             }
-            let context = StepContext { rows: wanted.len(), token_ids: &[], positions: &[], slots: &[], sequences: &[] };
+            let context = StepContext {
+                rows: wanted.len(),
+                token_ids: &[],
+                positions: &[],
+                slots: &[],
+                sequences: &[],
+            };
             self.lm_head.run(&self.cpu, &mut self.states, self.numerics, &context).map_err(device_error)?;
             out.copy_from_slice(self.lm_head.output("logits", wanted.len()).unwrap_or(&[]));
         }
@@ -78,11 +84,29 @@ impl ModelRunner {
         self.text.weight_bytes_per_step() + self.lm_head.weight_bytes_per_step()
     }
 
+    /// Rows of an output of the text plan after a step; with [`Taps::Keep`](crate::lower::Taps) also `hidden.<layer>`.
+    #[must_use]
+    pub fn output(&self, name: &str, rows: usize) -> Option<&[f32]> {
+        self.text.output(name, rows)
+    }
+
+    /// The instruction set that the kernels use.
+    #[must_use]
+    pub fn isa_name(&self) -> &'static str {
+        self.cpu.isa().name()
+    }
+
     fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let rows = batch.num_tokens();
         let owned: usize = batch.seqs.iter().map(|s| s.num_tokens).sum();
-        let covered = |s: &super::BatchSeq| s.block_table.len() * self.limits.block_size >= s.num_computed + s.num_tokens;
-        if rows == 0 || rows != owned || rows > self.limits.max_num_batched_tokens || !batch.seqs.iter().all(covered) {
+        let covered = |s: &super::BatchSeq| {
+            s.block_table.len() * self.limits.block_size >= s.num_computed + s.num_tokens
+        };
+        if rows == 0
+            || rows != owned
+            || rows > self.limits.max_num_batched_tokens
+            || !batch.seqs.iter().all(covered)
+        {
             return Err(EngineError::Internal(format!(
                 "a step of {rows} rows, {owned} of them owned by sequences, at most {} allowed",
                 self.limits.max_num_batched_tokens
@@ -119,7 +143,11 @@ impl RowMetadata {
             .map(|seq| {
                 let (block_table, rest) = tables.split_at(seq.block_table.len());
                 tables = rest;
-                Sequence { num_tokens: seq.num_tokens, context_len: seq.num_computed + seq.num_tokens, block_table }
+                Sequence {
+                    num_tokens: seq.num_tokens,
+                    context_len: seq.num_computed + seq.num_tokens,
+                    block_table,
+                }
             })
             .collect()
     }

@@ -123,13 +123,18 @@ impl Sampler {
         }
         let uniform = random::uniform(state.seed, position);
         let lowest = self.lowest_kept(logits, max, params);
-        if lowest == f32::NEG_INFINITY && params.top_p >= 1.0 {
+        if lowest > f32::NEG_INFINITY {
+            self.collect_kept(logits, max, lowest, params);
+        } else {
             self.weigh_all(logits, max, params);
-            let target = uniform * reduce::sum(&self.weights);
-            return reduce::search_cumulative(&self.weights, target).map(|token| token as u32);
+            if params.top_p >= 1.0 {
+                return self.draw(uniform).map(|token| token as u32);
+            }
+            self.collect_likely(params);
         }
-        self.collect_candidates(logits, max, lowest, params);
-        self.choose_candidate(uniform)
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(|c| c.weight));
+        self.draw(uniform).map(|index| self.candidates[index].token)
     }
 
     /// The lowest logit that `min_p` and `top_k` keep; ties with the k-th token are kept.
@@ -147,23 +152,32 @@ impl Sampler {
         self.weights.extend(logits.iter().map(|l| reduce::exp((l - max) * inverse)));
     }
 
-    fn collect_candidates(&mut self, logits: &[f32], max: f32, lowest: f32, params: &SamplingParams) {
+    /// Candidates from the tokens that `min_p` and `top_k` keep.
+    fn collect_kept(&mut self, logits: &[f32], max: f32, lowest: f32, params: &SamplingParams) {
         let inverse = 1.0 / params.temperature;
-        let tokens = (0_u32..).zip(logits).filter(|(_, l)| **l >= lowest);
+        let kept = (0_u32..).zip(logits).filter(|(_, l)| **l >= lowest);
         self.candidates.clear();
         self.candidates
-            .extend(tokens.map(|(token, l)| Candidate { token, weight: reduce::exp((l - max) * inverse) }));
+            .extend(kept.map(|(token, l)| Candidate { token, weight: reduce::exp((l - max) * inverse) }));
         if params.top_p < 1.0 {
             let total = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
             nucleus::keep_nucleus(&mut self.candidates, total, params.top_p);
         }
     }
 
-    fn choose_candidate(&mut self, uniform: f64) -> Option<u32> {
-        self.weights.clear();
-        self.weights.extend(self.candidates.iter().map(|c| c.weight));
-        let target = uniform * reduce::sum(&self.weights);
-        reduce::search_cumulative(&self.weights, target).map(|index| self.candidates[index].token)
+    /// Candidates from the weights of the whole vocabulary, by `top_p` alone.
+    fn collect_likely(&mut self, params: &SamplingParams) {
+        let total = reduce::sum(&self.weights);
+        let negligible = nucleus::negligible_weight(self.weights.len(), total, params.top_p);
+        let likely = (0_u32..).zip(&self.weights).filter(|(_, w)| **w >= negligible);
+        self.candidates.clear();
+        self.candidates.extend(likely.map(|(token, &weight)| Candidate { token, weight }));
+        nucleus::keep_nucleus(&mut self.candidates, total, params.top_p);
+    }
+
+    /// An index into the weights, each with its share of the chance.
+    fn draw(&self, uniform: f64) -> Option<usize> {
+        reduce::search_cumulative(&self.weights, uniform * reduce::sum(&self.weights))
     }
 }
 

@@ -1,5 +1,185 @@
-//! The model factory: a model directory or file becomes a runner.
+//! The model factory: a model directory or file becomes a served model.
 
+mod attrs;
+mod backend;
 mod runner;
+mod text;
 
+use std::sync::Arc;
+
+use anyhow::Context;
+use metrale_graph::checkpoint::Dtype;
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::linear::Activations;
+use metrale_plugin_api::abi::PluginModule_Ref;
+
+use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, LoadFormat};
+use crate::device::cpu::Numerics;
+use crate::exec::StepRunner;
+use crate::lower::Taps;
+use crate::plugin::Registry;
+use crate::plugin::probe::Prober;
+use crate::sched::{EngineHandle, SchedulerConfig};
+use crate::server::ServedModel;
+use crate::weights::{ModelSource, hub};
+
+pub use attrs::open_attrs;
 pub use runner::{BuildError, BuiltModel, ModelFacts, RunnerOptions, build_runner};
+
+/// Loads the model that a configuration names: finds its files and its plugin, builds the runner, starts the engine.
+///
+/// # Errors
+/// Whatever stands in the way, in the words of the part that met it.
+pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
+    if config.device == DeviceChoice::Cuda {
+        anyhow::bail!(
+            "error[P0503]: --device cuda: this build runs on the CPU only\n   help: use --device cpu or auto"
+        );
+    }
+    let path = hub::resolve(&config.model, config.revision.as_deref(), config.download_dir.as_deref())?;
+    let source = match config.load_format {
+        LoadFormat::Auto => ModelSource::open(&path)?,
+        LoadFormat::Dummy => ModelSource::open_config(&path)?,
+    };
+    let plugin = find_plugin(config, &source)?;
+    let options = runner_options(config, &source, plugin.ignored);
+    let attrs = open_attrs(&source, options.max_model_len);
+    let checkpoint = (config.load_format == LoadFormat::Auto).then_some(&source);
+    let built = build_runner(plugin.module, &attrs, checkpoint, &options)?;
+    report(&plugin.name, &built, &options);
+
+    let limits = built.runner.limits();
+    let text = text::load(config, &source, limits.vocab_size)?;
+    tracing::info!("{}", text.generation());
+    let eos_token_ids = text.generation().eos_token_id.clone();
+    let engine = EngineHandle::spawn(
+        Box::new(built.runner),
+        SchedulerConfig {
+            eos_token_ids: eos_token_ids.clone(),
+            enable_prefix_caching: config.prefix_caching(),
+            seed: Some(config.seed),
+            ..SchedulerConfig::default()
+        },
+    );
+    Ok(ServedModel {
+        engine: Arc::new(engine),
+        defaults: text::defaults(&text),
+        text: text::served(text),
+        root: config.model.clone(),
+        max_model_len: limits.max_model_len,
+        vocab_size: limits.vocab_size,
+        eos_token_ids,
+    })
+}
+
+struct FoundPlugin {
+    name: String,
+    module: PluginModule_Ref,
+    ignored: Vec<String>,
+}
+
+/// Finds the plugin for the model and opens it.
+fn find_plugin(config: &EngineConfig, source: &ModelSource) -> anyhow::Result<FoundPlugin> {
+    let registry = match Prober::this_program() {
+        Ok(prober) => Registry::load_probed(&config.plugins, &prober),
+        Err(error) => {
+            tracing::warn!(%error, "plugins are opened without a probe: this program cannot find itself");
+            Registry::load(&config.plugins)
+        }
+    };
+    tracing::info!("plugins\n{}", registry.table());
+    for warning in registry.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let identity = ModelIdentity::of(source)?;
+    let overrides = config.plugin.iter().map(|c| (c.model_type.clone(), c.plugin.clone())).collect();
+    let gguf = identity.gguf_architecture.as_deref();
+    let candidate = registry.resolve(&identity.model_type, &identity.architectures, gguf, &overrides)?;
+    let models = candidate.manifest().map_or(&[][..], |m| &m.models);
+    let ignored = models.iter().flat_map(|m| m.ignored.clone()).collect();
+    Ok(FoundPlugin { name: candidate.name().to_owned(), module: candidate.open()?, ignored })
+}
+
+/// By what a plugin is chosen.
+struct ModelIdentity {
+    model_type: String,
+    architectures: Vec<String>,
+    gguf_architecture: Option<String>,
+}
+
+impl ModelIdentity {
+    fn of(source: &ModelSource) -> anyhow::Result<Self> {
+        let Some(files) = source.config() else {
+            let gguf = source.headers().gguf().map(|m| m.architecture()).transpose()?;
+            return Ok(Self {
+                model_type: String::new(),
+                architectures: Vec::new(),
+                gguf_architecture: gguf.map(str::to_owned),
+            });
+        };
+        let config =
+            metrale_plugin_api::Config::from_json(&files.config).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let read = || -> metrale_plugin_api::Result<_> {
+            Ok((
+                config.optional("model_type")?.unwrap_or_default(),
+                config.optional("architectures")?.unwrap_or_default(),
+            ))
+        };
+        let (model_type, architectures) =
+            read().with_context(|| source.path().join("config.json").display().to_string())?;
+        Ok(Self { model_type, architectures, gguf_architecture: None })
+    }
+}
+
+fn runner_options(
+    config: &EngineConfig,
+    source: &ModelSource,
+    ignored_tensors: Vec<String>,
+) -> RunnerOptions {
+    let float32 = config.dtype == DtypeChoice::Float32;
+    let stored_f32 = source.headers().iter().all(|t| t.dtype == Dtype::F32);
+    let keep_f32 =
+        float32 || (config.dtype == DtypeChoice::Auto && stored_f32 && !source.headers().is_empty());
+    RunnerOptions {
+        threads: config.threads.unwrap_or_else(default_threads),
+        numerics: Numerics { activations: if float32 { Activations::F32 } else { Activations::Int8 } },
+        kv_dtype: if keep_f32 { KvDtype::F32 } else { KvDtype::BF16 },
+        max_model_len: config.max_model_len,
+        max_num_seqs: config.max_num_seqs,
+        max_num_batched_tokens: config.max_num_batched_tokens,
+        block_size: config.block_size,
+        kv_cache_bytes: config.kv_cache_memory_bytes,
+        strict_weights: config.strict_weights,
+        ignored_tensors,
+        taps: Taps::Drop,
+    }
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What was decided, in one place, and what the user should know.
+fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions) {
+    let limits = built.runner.limits();
+    tracing::info!(
+        plugin,
+        layers = built.facts.num_layers,
+        vocab_size = built.facts.vocab_size,
+        threads = options.threads,
+        isa = built.runner.isa_name(),
+        products = ?options.numerics.activations,
+        kv_dtype = ?options.kv_dtype,
+        max_model_len = limits.max_model_len,
+        max_num_seqs = limits.max_num_seqs,
+        max_num_batched_tokens = limits.max_num_batched_tokens,
+        kv_cache_bytes = built.kv_cache_bytes,
+        kv_cache_tokens = (limits.num_blocks.saturating_sub(1)) * limits.block_size,
+        activation_bytes = built.activation_bytes,
+        weight_bytes_per_step = built.runner.weight_bytes_per_step(),
+        "model built"
+    );
+    for note in &built.notes {
+        tracing::warn!("{note}");
+    }
+}

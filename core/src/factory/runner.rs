@@ -14,7 +14,7 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::cpu::{CpuPlan, LoadError, Numerics, States, WeightLoader, kv_bytes_per_token};
 use crate::exec::{ModelRunner, RunnerLimits};
-use crate::lower::{LowerError, lower};
+use crate::lower::{LowerError, Taps, lower};
 use crate::weights::{ModelSource, Progress, Stage};
 
 /// Rows of one pass through the head.
@@ -45,6 +45,8 @@ pub struct RunnerOptions {
     pub strict_weights: bool,
     /// Patterns of tensors that are meant to go unused.
     pub ignored_tensors: Vec<String>,
+    /// Whether values between layers can be read after a step.
+    pub taps: Taps,
 }
 
 /// Why there is no runner.
@@ -167,8 +169,8 @@ pub fn build_runner(
     let (text_weights, head_weights) = resolve_all(&traced, headers, options, &plugin, source, &mut notes)?;
 
     let states = &traced.text.states;
-    let text_plan = lower(&traced.text, &text_weights, states)?;
-    let head_plan = lower(&traced.lm_head, &head_weights, states)?;
+    let text_plan = lower(&traced.text, &text_weights, states, options.taps)?;
+    let head_plan = lower(&traced.lm_head, &head_weights, states, Taps::Drop)?;
 
     let (limits, kv_cache_bytes) = size(&traced.facts, states, options, &mut notes)?;
     let cpu = Cpu::new(options.threads);
@@ -181,19 +183,33 @@ pub fn build_runner(
 
     let activation_bytes = text.buffer_bytes() + lm_head.buffer_bytes();
     let states = States::new(states, options.kv_dtype, limits.block_size, limits.num_blocks)?;
-    let runner = ModelRunner { cpu, text, lm_head, states, numerics: options.numerics, limits, rows: Default::default() };
+    let runner = ModelRunner {
+        cpu,
+        text,
+        lm_head,
+        states,
+        numerics: options.numerics,
+        limits,
+        rows: Default::default(),
+    };
     Ok(BuiltModel { runner, facts: traced.facts, kv_cache_bytes, activation_bytes, notes })
 }
 
 /// Opens the model and traces every entry point that it has.
-fn trace(module: PluginModule_Ref, attrs: &Attrs, source: Option<&ModelSource>, plugin: &str) -> Result<Traced, BuildError> {
+fn trace(
+    module: PluginModule_Ref,
+    attrs: &Attrs,
+    source: Option<&ModelSource>,
+    plugin: &str,
+) -> Result<Traced, BuildError> {
     let failed = |entry: &str| {
         let (plugin, entry) = (plugin.to_owned(), entry.to_owned());
         move |failure| BuildError::Plugin { plugin, entry, failure }
     };
-    let names: Option<BTreeSet<String>> = source.map(|s| s.headers().iter().map(|t| t.name.clone()).collect());
-    let exists: Option<metrale_graph::host::TensorExists> =
-        names.map(|names| Arc::new(move |name: &str| names.contains(name)) as metrale_graph::host::TensorExists);
+    let names: Option<BTreeSet<String>> =
+        source.map(|s| s.headers().iter().map(|t| t.name.clone()).collect());
+    let exists: Option<metrale_graph::host::TensorExists> = names
+        .map(|names| Arc::new(move |name: &str| names.contains(name)) as metrale_graph::host::TensorExists);
     let model = OpenModel::open(module, attrs, exists).map_err(failed("config.json"))?;
     let info = model.info().map_err(failed("info"))?;
 
@@ -239,7 +255,10 @@ fn resolve_all(
         let (weights, other) = resolve(graph, headers);
         let absent = weights.claimed.iter().all(|n| claimed.contains(n)) && other.num_missing > 0;
         if absent {
-            notes.push(format!("the checkpoint has no weights for the entry point `{}`; it is disabled", graph.entry));
+            notes.push(format!(
+                "the checkpoint has no weights for the entry point `{}`; it is disabled",
+                graph.entry
+            ));
         } else {
             report.problems.extend(other.problems);
         }
@@ -249,7 +268,9 @@ fn resolve_all(
         let checkpoint = source.map_or_else(String::new, |s| s.path().display().to_string());
         return Err(BuildError::Weights { plugin: plugin.to_owned(), checkpoint, report });
     }
-    if let Some(text) = headers.and_then(|h| describe_unclaimed(&unclaimed(h, &claimed, &options.ignored_tensors))) {
+    if let Some(text) =
+        headers.and_then(|h| describe_unclaimed(&unclaimed(h, &claimed, &options.ignored_tensors)))
+    {
         if options.strict_weights {
             return Err(BuildError::Unclaimed(text));
         }
@@ -267,7 +288,11 @@ fn describe_unclaimed(tensors: &[&TensorInfo]) -> Option<String> {
     let names: Vec<_> = tensors.iter().take(SHOWN).map(|t| format!("{} {:?}", t.name, t.shape)).collect();
     let more = tensors.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("{} tensors ({bytes} bytes) are not used by this model: {}{more}", tensors.len(), names.join(", ")))
+    Some(format!(
+        "{} tensors ({bytes} bytes) are not used by this model: {}{more}",
+        tensors.len(),
+        names.join(", ")
+    ))
 }
 
 /// Decides limits and the size of the KV cache.
@@ -282,12 +307,20 @@ fn size(
     let mut max_model_len = options.max_model_len.unwrap_or(facts.context_length);
     // Page 0 is never handed out.
     let bytes_for = |tokens: usize| (tokens.div_ceil(block_size) as u64 + 1) * block_bytes;
-    let wanted = bytes_for(max_model_len * options.max_num_seqs);
-    let available = options.kv_cache_bytes.unwrap_or_else(|| DEFAULT_KV_BYTES.max(bytes_for(max_model_len)).min(memory_for_kv()));
+    let blocks_per_seq = max_model_len.div_ceil(block_size) as u64;
+    let wanted = (blocks_per_seq.saturating_mul(options.max_num_seqs as u64) + 1).saturating_mul(block_bytes);
+    let available = options
+        .kv_cache_bytes
+        .unwrap_or_else(|| DEFAULT_KV_BYTES.max(bytes_for(max_model_len)).min(memory_for_kv()));
     let fits = ((available / block_bytes.max(1)).saturating_sub(1) as usize).saturating_mul(block_size);
     if fits < max_model_len {
         if options.max_model_len.is_some() || fits == 0 {
-            return Err(BuildError::KvCache { max_model_len, needed: bytes_for(max_model_len), available, fits });
+            return Err(BuildError::KvCache {
+                max_model_len,
+                needed: bytes_for(max_model_len),
+                available,
+                fits,
+            });
         }
         notes.push(format!("the context is limited to {fits} of the model's {max_model_len} tokens, as many as the KV cache holds"));
         max_model_len = fits;

@@ -2,23 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use metrale_graph::resolve::{ResolvedWeight, Resolution};
+use metrale_graph::resolve::{Resolution, ResolvedWeight};
 use metrale_graph::{Graph, Node, StateDecl, ValueId, ValueKind};
 
-use super::LowerError;
 use super::plan::{
-    Attend, Columns, Combine, Epilogue, Function, MatrixId, Operand, Plan, Planned, Projection, Reg, RotaryTable, StateId, Step,
-    TableId, Vector, VectorId,
+    Attend, Columns, Combine, Epilogue, Function, MatrixId, Operand, Plan, Planned, Projection, Reg,
+    RotaryTable, StateId, Step, TableId, Vector, VectorId,
 };
+use super::{LowerError, Taps};
 
 type Result<T> = std::result::Result<T, LowerError>;
 
 /// Lowers every node in order.
-pub(super) fn build(graph: &Graph, resolution: &Resolution, states: &[StateDecl]) -> Result<Plan> {
+pub(super) fn build(
+    graph: &Graph,
+    resolution: &Resolution,
+    states: &[StateDecl],
+    taps: Taps,
+) -> Result<Plan> {
     let mut builder = Builder {
         graph,
         resolution,
         states,
+        taps,
         plan: Plan::default(),
         regs: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -34,6 +40,7 @@ struct Builder<'a> {
     graph: &'a Graph,
     resolution: &'a Resolution,
     states: &'a [StateDecl],
+    taps: Taps,
     plan: Plan,
     /// Where activations are.
     regs: BTreeMap<ValueId, Reg>,
@@ -46,6 +53,12 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {
         match node.op.name {
+            "tap/1" if self.taps == Taps::Keep => {
+                let reg = self.reg(node, 0)?;
+                let (name, index) =
+                    (node.attrs.str("name").unwrap_or(""), node.attrs.int("index").unwrap_or(0));
+                self.plan.outputs.push((format!("{name}.{index}"), reg));
+            }
             "scope/1" | "tap/1" | "info/1" | "state/1" => {}
             "input/1" => self.input(node),
             "output/1" => {
@@ -100,7 +113,10 @@ impl Builder<'_> {
     /// The register of a required input.
     fn reg(&self, node: &Node, index: usize) -> Result<Reg> {
         let id = node.input(index);
-        self.regs.get(&id).copied().ok_or_else(|| Self::unsupported(node, &format!("input {index} is not an activation")))
+        self.regs
+            .get(&id)
+            .copied()
+            .ok_or_else(|| Self::unsupported(node, &format!("input {index} is not an activation")))
     }
 
     /// Floats per row of a value.
@@ -275,7 +291,8 @@ impl Builder<'_> {
     /// Layers that rotate alike share a table.
     fn rotary_table(&mut self, inv_freq: VectorId, attention_factor: f32) -> TableId {
         let text = |v: VectorId| format!("{:?}", self.plan.vectors[v.0]);
-        let same = |t: &RotaryTable| t.attention_factor == attention_factor && text(t.inv_freq) == text(inv_freq);
+        let same =
+            |t: &RotaryTable| t.attention_factor == attention_factor && text(t.inv_freq) == text(inv_freq);
         match self.plan.tables.iter().position(same) {
             Some(known) => TableId(known),
             None => {
@@ -291,7 +308,9 @@ impl Builder<'_> {
         };
         let name = &self.graph.states[index].name;
         let position = self.states.iter().position(|s| s.name == *name);
-        position.map(StateId).ok_or_else(|| Self::unsupported(node, &format!("the state `{name}` is not known")))
+        position
+            .map(StateId)
+            .ok_or_else(|| Self::unsupported(node, &format!("the state `{name}` is not known")))
     }
 
     fn kv_write(&mut self, node: &Node) -> Result<()> {
@@ -308,7 +327,10 @@ impl Builder<'_> {
     fn attention(&mut self, node: &Node) -> Result<()> {
         let q = self.reg(node, 0)?;
         if let Some(index) = [4, 5].into_iter().find(|&i| node.optional_input(i).is_some()) {
-            return Err(Self::unsupported(node, &format!("the input `{}` has no kernel", node.op.inputs[index].name)));
+            return Err(Self::unsupported(
+                node,
+                &format!("the input `{}` has no kernel", node.op.inputs[index].name),
+            ));
         }
         let Some(cache) = node.optional_input(1) else {
             return Err(Self::unsupported(node, "attention without a state has no kernel"));

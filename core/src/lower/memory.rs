@@ -8,12 +8,16 @@ use super::plan::{Plan, Reg};
 /// Gives every register a buffer.
 pub(super) fn assign(plan: &mut Plan) {
     let last_read = last_reads(plan);
-    let mut planner = Planner { buffers: vec![usize::MAX; plan.widths.len()], widths: Vec::new(), free: Vec::new() };
+    let mut planner =
+        Planner { buffers: vec![usize::MAX; plan.widths.len()], widths: Vec::new(), free: Vec::new() };
     for (_, reg) in &plan.inputs {
         planner.allocate(*reg, plan.widths[reg.0]);
     }
     for (i, planned) in plan.steps.iter().enumerate() {
-        let reused = planned.step.in_place().filter(|(from, to)| last_read[from.0] == Some(i) && plan.widths[from.0] == plan.widths[to.0]);
+        let reused = planned
+            .step
+            .in_place()
+            .filter(|(from, to)| last_read[from.0] == Some(i) && plan.widths[from.0] == plan.widths[to.0]);
         if let Some((from, to)) = reused {
             planner.buffers[to.0] = planner.buffers[from.0];
         }

@@ -34,12 +34,27 @@ impl LowerError {
     }
 }
 
+/// What becomes of `tap/1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Taps {
+    /// They cost nothing and cannot be read.
+    #[default]
+    Drop,
+    /// They become outputs `name.index`, for comparing a device with the reference.
+    Keep,
+}
+
 /// Lowers one entry point. `states` is the model's list of states, by which the plan numbers them.
 ///
 /// # Errors
 /// An op, or a use of one, that the device has no kernel for.
-pub fn lower(graph: &Graph, resolution: &Resolution, states: &[StateDecl]) -> Result<Plan, LowerError> {
-    let mut plan = build::build(graph, resolution, states)?;
+pub fn lower(
+    graph: &Graph,
+    resolution: &Resolution,
+    states: &[StateDecl],
+    taps: Taps,
+) -> Result<Plan, LowerError> {
+    let mut plan = build::build(graph, resolution, states, taps)?;
     fuse::shared_input::fuse(&mut plan);
     fuse::silu_gate::fuse(&mut plan);
     fuse::residual::fuse(&mut plan);

@@ -68,7 +68,8 @@ impl File<'_> {
             return Err(self.wrong("it is truncated", format!("a header of {HEADER_BYTES} bytes"), found));
         }
         if bytes[4] != elf::ELFCLASS64.0 {
-            let found = format!("class {}", if bytes[4] == 1 { "32-bit".into() } else { bytes[4].to_string() });
+            let found =
+                format!("class {}", if bytes[4] == 1 { "32-bit".into() } else { bytes[4].to_string() });
             return Err(self.wrong("it has another word size", "class 64-bit", found));
         }
         if bytes[5] != elf::ELFDATA2LSB.0 {
@@ -104,7 +105,11 @@ impl File<'_> {
             Some(end) if end <= size => Ok(()),
             end => {
                 let end = end.map_or_else(|| "more than 2^64".to_owned(), |e| e.to_string());
-                Err(self.wrong("it is truncated", format!("{end} bytes, for {what}"), format!("{size} bytes")))
+                Err(self.wrong(
+                    "it is truncated",
+                    format!("{end} bytes, for {what}"),
+                    format!("{size} bytes"),
+                ))
             }
         };
         let table = |count: u16, entry: u16| u64::from(count) * u64::from(entry);

@@ -533,18 +533,16 @@ impl PluginError {
     fn trust(&self) -> Explanation {
         use Explanation as E;
         match self {
-            Self::WorldWritable { path, mode } => E::new(
-                "P0701",
-                format!("anyone may write to {} (mode {:o})", path.display(), mode & 0o7777),
-            )
-            .help(format!("`chmod o-w {}`", path.display())),
-            Self::HashMismatch { name, path, locked, found, by } => E::new(
-                "P0702",
-                format!("{} does not match {}", path.display(), by.display()),
-            )
-            .fact("locked", locked)
-            .fact("found", found)
-            .help(format!("`metrale plugins lock {name}` if you changed it on purpose")),
+            Self::WorldWritable { path, mode } => {
+                E::new("P0701", format!("anyone may write to {} (mode {:o})", path.display(), mode & 0o7777))
+                    .help(format!("`chmod o-w {}`", path.display()))
+            }
+            Self::HashMismatch { name, path, locked, found, by } => {
+                E::new("P0702", format!("{} does not match {}", path.display(), by.display()))
+                    .fact("locked", locked)
+                    .fact("found", found)
+                    .help(format!("`metrale plugins lock {name}` if you changed it on purpose"))
+            }
             Self::NotLocked { name, lock } => {
                 E::new("P0703", format!("plugin `{name}` is not in {}", lock.display()))
                     .help(format!("`metrale plugins lock {name}` if you trust it"))

@@ -157,9 +157,8 @@ impl Prober {
             return Err(PluginError::TimedOut { name: name.to_owned(), limit_ms });
         };
         match output.stdout.lines().rev().find_map(|l| l.strip_prefix(ANSWER)) {
-            Some(json) if status.success() => {
-                serde_json::from_str(json).unwrap_or_else(|e| Err(failed(format!("its answer is damaged: {e}"))))
-            }
+            Some(json) if status.success() => serde_json::from_str(json)
+                .unwrap_or_else(|e| Err(failed(format!("its answer is damaged: {e}")))),
             _ => Err(PluginError::Crashed { name: name.to_owned(), how: how_it_ended(status) }),
         }
     }

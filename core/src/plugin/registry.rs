@@ -384,10 +384,12 @@ impl Registry {
         let mut searched: Vec<_> = self.searched.iter().map(summary).collect();
         searched.extend(self.problems.iter().map(PluginError::reason));
         if searched.is_empty() {
-            searched.push("no folder: there is none beside the program or in the user's data folder".to_owned());
+            searched
+                .push("no folder: there is none beside the program or in the user's data folder".to_owned());
         }
-        let describes =
-            |c: &&Candidate| keys.iter().any(|(value, key)| self.matching(value, *key).any(|m| std::ptr::eq(m, *c)));
+        let describes = |c: &&Candidate| {
+            keys.iter().any(|(value, key)| self.matching(value, *key).any(|m| std::ptr::eq(m, *c)))
+        };
         let unreadable = |c: &&Candidate| c.manifest.is_none();
         let refused = self.candidates.iter().filter(|c| describes(c) || unreadable(c));
         let refused = refused.filter_map(|c| {
@@ -431,8 +433,7 @@ fn candidate(
     lock: &Result<Option<Lock>, PluginError>,
     prober: Option<&Prober>,
 ) -> Candidate {
-    let folder_name =
-        found.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let folder_name = found.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let (manifest, broken) = match found.manifest {
         Ok(manifest) => (Some(manifest), None),
         Err(error) => (None, Some(error)),

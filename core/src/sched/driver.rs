@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::exec::{Batch, Logits, RunnerLimits, StepRunner};
 
 use super::config::SchedulerConfig;
-use super::engine::Shared;
+use super::engine::{Shared, engine_failed};
 use super::plan::StepPlan;
 use super::request::RequestId;
 use super::scheduler::Scheduler;
@@ -81,7 +81,7 @@ impl Driver {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(seq) if self.shared.is_healthy() => self.scheduler.submit(*seq),
-            Command::Submit(seq) => self.scheduler.refuse(*seq, self.shared.unhealthy()),
+            Command::Submit(seq) => self.scheduler.refuse(*seq, engine_failed()),
             Command::Abort(id) => self.scheduler.abort(id),
         }
     }

@@ -69,10 +69,11 @@ impl Shared {
     pub(super) fn mark_unhealthy(&self) {
         self.healthy.store(false, Ordering::SeqCst);
     }
+}
 
-    pub(super) fn unhealthy(&self) -> EngineError {
-        EngineError::Unavailable("the engine has failed and must be restarted".to_owned())
-    }
+/// Why an engine whose runner panicked takes no request.
+pub(super) fn engine_failed() -> EngineError {
+    EngineError::Unavailable("the engine has failed and must be restarted".to_owned())
 }
 
 /// Counts one request as in flight until it is dropped.
@@ -151,7 +152,7 @@ impl EngineHandle {
         // Counted before the look at `draining`: a request that `drained` does not see is refused here.
         let in_flight = InFlight::new(&self.shared);
         if !self.shared.is_healthy() {
-            return Err(self.shared.unhealthy());
+            return Err(engine_failed());
         }
         if self.shared.draining.load(Ordering::SeqCst) {
             return Err(EngineError::Unavailable("the engine is shutting down".to_owned()));
@@ -163,7 +164,7 @@ impl EngineHandle {
         let state = SamplingState::new(sampling, seed, &prompt, &self.shared.eos_token_ids);
         let (events, receiver) = mpsc::unbounded_channel();
         let sequence = Sequence::new(id, prompt, state, events, in_flight);
-        self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| self.shared.unhealthy())?;
+        self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| engine_failed())?;
         Ok(Generation::new(id, receiver, self.commands.clone()))
     }
 

@@ -39,6 +39,14 @@ impl ModelSource {
         }
     }
 
+    /// Reads the description only, for a model without weights: a directory with `config.json`, or that file itself.
+    pub fn open_config(path: &Path) -> Result<Self, WeightsError> {
+        let directory = if path.is_file() { path.parent().unwrap_or(Path::new(".")) } else { path };
+        let config = ConfigFiles::read(directory)?;
+        let headers = Headers::from_safetensors(Vec::new()).map_err(WeightsError::checkpoint(path))?;
+        Ok(Self { path: directory.to_owned(), files: Vec::new(), headers, config: Some(config) })
+    }
+
     fn open_directory(directory: &Path) -> Result<Self, WeightsError> {
         let names = file_names(directory)?;
         let in_directory = |source| WeightsError::Select { path: directory.to_owned(), source };

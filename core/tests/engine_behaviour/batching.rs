@@ -72,24 +72,28 @@ fn a_request_that_needs_every_page_runs() {
 #[test]
 fn a_running_request_decodes_in_every_step_of_a_long_prefill() {
     let (log, steps) = std::sync::mpsc::channel();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
     let runner = FakeRunner::new(limits()).with_hook(move |batch, _| {
         let rows: Vec<_> = batch.seqs.iter().map(|s| (s.num_computed, s.num_tokens)).collect();
         let _ = log.send(rows);
+        let _ = wait.recv();
         Ok(())
     });
     let config = SchedulerConfig { max_num_batched_tokens: Some(10), ..SchedulerConfig::default() };
     let engine = EngineHandle::spawn(Box::new(runner), config);
-    let mut short = engine.submit(request(&[1, 2], greedy(200))).unwrap();
-    short.blocking_next();
-    let mut long = engine.submit(request(&[3; 95], greedy(1))).unwrap();
-    answer(&mut long);
+    let mut short = engine.submit(request(&[1, 2], greedy(40))).unwrap();
+    // The first step has begun, and does not end before the second request is there.
+    assert_eq!(steps.recv().unwrap(), [(0, 2)]);
+    let mut long = engine.submit(request(&[3; 100], greedy(1))).unwrap();
+    drop(go);
     answer(&mut short);
-    drop(engine);
+    answer(&mut long);
+    // The runner, and with it the log, ends with the last handle.
+    drop((short, long, engine));
     let mixed: Vec<_> = steps.into_iter().filter(|rows| rows.len() == 2).collect();
-    assert_eq!(mixed.len(), 11);
-    assert!(mixed.iter().all(|rows| rows[0].1 == 1), "decode rows come first");
     let chunks: Vec<_> = mixed.iter().map(|rows| rows[1].1).collect();
-    assert_eq!(chunks, [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 5]);
+    assert_eq!(chunks, [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 1]);
+    assert!(mixed.iter().all(|rows| rows[0].1 == 1), "decode rows come first");
 }
 
 #[test]

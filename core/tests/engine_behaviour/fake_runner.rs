@@ -29,7 +29,9 @@ impl FakeModel {
     /// Greedy continuation, computed without any engine.
     pub(crate) fn greedy(prompt: &[u32], num: usize, vocab_size: usize) -> Vec<u32> {
         let mut model = Self::default();
-        prompt.iter().for_each(|t| model.push(*t));
+        for token in prompt {
+            model.push(*token);
+        }
         (0..num)
             .map(|_| {
                 let logits: Vec<f32> = model.logits(vocab_size).collect();

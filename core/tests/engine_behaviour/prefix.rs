@@ -38,6 +38,26 @@ fn output_is_part_of_the_prefix_for_the_next_turn() {
 }
 
 #[test]
+fn a_prefill_that_was_cut_short_shares_only_what_it_computed() {
+    let (log, steps) = std::sync::mpsc::channel();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let runner = FakeRunner::new(limits()).with_hook(move |_, _| {
+        let _ = log.send(());
+        let _ = wait.recv();
+        Ok(())
+    });
+    let config = SchedulerConfig { max_num_batched_tokens: Some(6), ..config(true) };
+    let engine = EngineHandle::spawn(Box::new(runner), config);
+    let first = engine.submit(request(&prompt(20), greedy(6))).unwrap();
+    steps.recv().unwrap();
+    // One and a half pages are being computed when the request goes away.
+    drop(first);
+    drop(go);
+    assert_eq!(cached(&engine, &prompt(20)), 4);
+    assert_no_leak(&engine);
+}
+
+#[test]
 fn switched_off_it_finds_nothing() {
     let engine = EngineHandle::spawn(Box::new(FakeRunner::new(limits())), config(false));
     assert_eq!((cached(&engine, &prompt(18)), cached(&engine, &prompt(18))), (0, 0));

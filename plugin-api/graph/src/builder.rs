@@ -118,6 +118,7 @@ impl Builder {
             Some("kv") => StateKind::Kv(layout()),
             Some("cross") => StateKind::Cross(layout()),
             Some("conv") => StateKind::Conv { channels: dims[0], columns: dims[1] },
+            Some("tokens") => StateKind::Tokens { count: dims[0] },
             _ => StateKind::Recurrent { shape: dims },
         };
         self.graph.states.push(StateDecl { name, kind });

@@ -10,7 +10,7 @@ use crate::schema::{Default, OpSchema};
 pub fn op_set_markdown() -> String {
     let mut text = String::from(
         "# Op set\n\nGenerated from the schema in `plugin-api/graph/src/ops/`; do not edit. The exact meaning of every op is its \
-         implementation in `plugin-api/reference/src/ops/`.\n\nT is the number of rows of a step, S of source rows, P of patches. \
+         implementation in `plugin-api/reference/src/ops/`.\n\nT is the number of rows of a step, S of source rows, P of patches (of image rows in `text`). \
          Rows of one sequence are contiguous and in order; one trace serves prefill, decode and verification.\n",
     );
     for (family, ops) in FAMILIES {

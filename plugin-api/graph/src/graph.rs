@@ -128,8 +128,13 @@ pub enum StateKind {
     Conv {
         /// Channels.
         channels: usize,
-        /// Inputs kept: kernel width − 1.
+        /// Inputs kept: (kernel width − 1) · dilation.
         columns: usize,
+    },
+    /// The most recent token ids, −1 where there was none.
+    Tokens {
+        /// Ids kept.
+        count: usize,
     },
 }
 

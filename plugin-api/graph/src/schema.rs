@@ -220,6 +220,16 @@ impl<'a> Call<'a> {
         self.attrs.size(key).ok_or_else(|| OpError::new(format!("attribute `{key}` must be a number from 0")))
     }
 
+    /// A text attribute that is one of a few words.
+    pub(crate) fn choice(&self, key: &str, known: &[&str]) -> Result<&'a str, OpError> {
+        let found = self.attrs.str(key).unwrap_or("");
+        if known.contains(&found) {
+            Ok(found)
+        } else {
+            Err(OpError::new(format!("has no {key} `{found}`; expected {}", known.join(", "))))
+        }
+    }
+
     /// A required list attribute that counts things.
     pub(crate) fn sizes(&self, key: &str) -> Result<Vec<usize>, OpError> {
         let list = self.attrs.ints(key).unwrap_or(&[]);

@@ -57,7 +57,7 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
                 state.name,
                 if written { "written and never read" } else { "never written" }
             )),
-            StateKind::Recurrent { .. } | StateKind::Conv { .. } if !written => {
+            StateKind::Recurrent { .. } | StateKind::Conv { .. } | StateKind::Tokens { .. } if !written => {
                 complain(format!("the state `{}` is declared and never used", state.name));
             }
             _ => {}

@@ -24,6 +24,8 @@ pub enum StateData {
     Kv(KvRows),
     /// A recurrent or convolution state.
     Dense(Tensor),
+    /// The most recent token ids, oldest first; −1 where there was none.
+    Tokens(Vec<i64>),
 }
 
 /// Keys and values of every token so far.
@@ -114,12 +116,24 @@ impl Sequence {
         let shape = match &decl.kind {
             StateKind::Recurrent { shape } => shape.clone(),
             StateKind::Conv { channels, columns } => vec![*channels, *columns],
-            StateKind::Kv(_) | StateKind::Cross(_) => return Err(mismatch()),
+            StateKind::Kv(_) | StateKind::Cross(_) | StateKind::Tokens { .. } => return Err(mismatch()),
         };
         let state =
             self.states.entry(decl.name.clone()).or_insert_with(|| StateData::Dense(Tensor::zeros(&shape)));
         match state {
             StateData::Dense(tensor) if tensor.shape == shape => Ok(tensor),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// The token ids that a state holds.
+    pub(crate) fn tokens(&mut self, decl: &StateDecl) -> Result<&mut Vec<i64>, Fault> {
+        let mismatch = || Fault::State { name: decl.name.clone() };
+        let StateKind::Tokens { count } = decl.kind else { return Err(mismatch()) };
+        let state =
+            self.states.entry(decl.name.clone()).or_insert_with(|| StateData::Tokens(vec![-1; count]));
+        match state {
+            StateData::Tokens(tokens) if tokens.len() == count => Ok(tokens),
             _ => Err(mismatch()),
         }
     }

@@ -50,14 +50,19 @@ pub(super) fn to_config(metadata: &Map<String, Json>) -> Result<Map<String, Json
     if let Some(blocks) = blocks {
         config.insert("num_hidden_layers".into(), json!(blocks.saturating_sub(mtp)));
     }
-    if let Some(tokens) = metadata.get("tokenizer.ggml.tokens.length") {
-        config.entry("vocab_size").or_insert_with(|| tokens.clone());
+    if let Some(tokens) = metadata.get("tokenizer.ggml.tokens").and_then(list_length) {
+        config.entry("vocab_size").or_insert(tokens);
     }
     if let Some(dim) = get("rope.dimension_count") {
         config.insert("rotary_dim".into(), dim.clone());
     }
     rope_scaling(&get, &mut config);
     Ok(config)
+}
+
+/// Length of a list; the core passes long lists as `{"elided": type, "length": n}`.
+fn list_length(list: &Json) -> Option<Json> {
+    list.as_array().map(|l| json!(l.len())).or_else(|| list.get("length").cloned())
 }
 
 fn rope_scaling<'a>(get: &impl Fn(&str) -> Option<&'a Json>, config: &mut Map<String, Json>) {

@@ -4,6 +4,7 @@ use crate::abi::ValueId;
 use crate::attr::Attrs;
 use crate::error::Result;
 use crate::graph::{Graph, Operand, State, Value, Weight, optional};
+use crate::ops::Selection;
 
 /// What one KV cache holds per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,8 @@ pub struct Attention {
     pub softcap: Option<f64>,
     /// One extra logit per head that takes part in the softmax and contributes no value, `[num_heads]`.
     pub sinks: Option<Weight>,
-    /// Positions that a row may see, from an indexer op; intersects with the mask.
-    pub select: Option<Value>,
+    /// Positions that a row may see, within the mask.
+    pub select: Option<Selection>,
 }
 
 impl Attention {
@@ -90,6 +91,7 @@ impl Attention {
             .with("mask", mask)
             .with_some("window", self.window)
             .with_some("softcap", self.softcap)
+            .with_some("select_block", self.select.map(|s| s.block))
     }
 }
 
@@ -140,7 +142,7 @@ impl Graph {
 
     #[track_caller]
     fn attend(&self, q: Value, cache: ValueId, (k, v): (ValueId, ValueId), how: &Attention) -> Result<Value> {
-        let inputs = [q.id(), cache, k, v, optional(how.select), optional(how.sinks)];
+        let inputs = [q.id(), cache, k, v, optional(how.select.map(|s| s.entries)), optional(how.sinks)];
         self.op1("attention/1", &inputs, &how.attrs())
     }
 }

@@ -80,6 +80,18 @@ impl Graph {
         self.op1("softcap/1", &[x.0], &Attrs::new().with("cap", cap))
     }
 
+    /// `sign(x) · √max(|x|, min)`.
+    #[track_caller]
+    pub fn signed_sqrt(&self, x: Value, min: f64) -> Result<Value> {
+        self.op1("signed_sqrt/1", &[x.0], &Attrs::new().with("min", min))
+    }
+
+    /// Brings the matrices `x: [T, …, n, n]` near doubly stochastic form by normalising rows and columns in turn.
+    #[track_caller]
+    pub fn sinkhorn(&self, x: Value, iterations: usize, eps: f64) -> Result<Value> {
+        self.op1("sinkhorn/1", &[x.0], &Attrs::new().with("iterations", iterations).with("eps", eps))
+    }
+
     /// Mean over one axis, which disappears. Axis 0 is the rows and cannot be reduced.
     #[track_caller]
     pub fn mean(&self, x: Value, axis: usize) -> Result<Value> {

@@ -16,4 +16,10 @@ impl Graph {
     pub fn linear_bias(&self, x: Value, weight: Weight, bias: Option<Weight>) -> Result<Value> {
         self.op1("linear/1", &[x.0, weight.id(), optional(bias)], &Attrs::new())
     }
+
+    /// Every head's product with a matrix of its own: `[T, heads, in]` and `[heads, out, in]` give `[T, heads, out]`.
+    #[track_caller]
+    pub fn head_linear(&self, x: Value, weight: Weight) -> Result<Value> {
+        self.op1("head_linear/1", &[x.0, weight.id()], &Attrs::new())
+    }
 }

@@ -4,6 +4,7 @@
 
 mod attention;
 mod elementwise;
+mod indexer;
 mod io;
 mod linear;
 mod moe;
@@ -11,8 +12,10 @@ mod norm;
 mod positions;
 mod recurrent;
 mod shape;
+mod vision;
 
 pub use attention::{Attention, KvSpec, Mask};
-pub use moe::{Experts, Moe, Router};
+pub use indexer::{Indexer, MeanKey, Pool, Selection};
+pub use moe::{ExpertActivation, Experts, Moe, Router};
 pub use positions::RotaryStyle;
-pub use recurrent::Activation;
+pub use recurrent::{Activation, NgramHash};

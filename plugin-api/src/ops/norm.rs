@@ -11,6 +11,12 @@ impl Graph {
         self.op1("rms_norm/1", &[x.0, weight.id()], &Attrs::new().with("eps", eps))
     }
 
+    /// `x / sqrt(mean(x²) + eps)`, without a weight.
+    #[track_caller]
+    pub fn rms_norm_unweighted(&self, x: Value, eps: f64) -> Result<Value> {
+        self.op1("rms_norm/1", &[x.0], &Attrs::new().with("eps", eps))
+    }
+
     /// `(1 + w) · x / sqrt(mean(x²) + eps)`: weights stored around zero.
     #[track_caller]
     pub fn rms_norm_zero_centered(&self, x: Value, weight: Weight, eps: f64) -> Result<Value> {

@@ -32,7 +32,8 @@ impl Graph {
         };
         let mut attrs = Attrs::new().with("style", style).with("attention_factor", rope.attention_factor);
         if !rope.sections.is_empty() {
-            attrs = attrs.with("sections", &rope.sections[..]);
+            let layout = if rope.blocked_sections { "blocked" } else { "interleaved" };
+            attrs = attrs.with("sections", &rope.sections[..]).with("section_layout", layout);
         }
         self.op1("rope/1", &[x.0, positions.0, inv_freq.0], &attrs)
     }

@@ -3,6 +3,7 @@
 use metrale_plugin_api::prelude::*;
 
 use crate::config::NllbConfig;
+use crate::linear;
 
 impl NllbConfig {
     /// Every source token sees every other, `h: [S, d_model]`.
@@ -62,11 +63,11 @@ impl NllbConfig {
     }
 
     fn heads_of(&self, g: &Graph, w: &Weights, name: &str, heads: usize, h: Value) -> Result<Value> {
-        let y = self.linear(g, w, name, [self.d_model; 2], Role::Column, h)?;
+        let y = linear(g, w, name, [self.d_model; 2], Role::Column, h)?;
         g.heads(y, heads, self.d_model / heads)
     }
 
     fn out_proj(&self, g: &Graph, w: &Weights, y: Value) -> Result<Value> {
-        self.linear(g, w, "out_proj", [self.d_model; 2], Role::Row, g.flatten(y)?)
+        linear(g, w, "out_proj", [self.d_model; 2], Role::Row, g.flatten(y)?)
     }
 }

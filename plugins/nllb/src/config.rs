@@ -18,24 +18,6 @@ pub(crate) struct Stack {
     pub(crate) ffn_dim: usize,
 }
 
-/// `activation_function`
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FeedForwardActivation {
-    Relu,
-    Gelu,
-    Silu,
-}
-
-impl FeedForwardActivation {
-    pub(crate) fn apply(self, g: &Graph, x: Value) -> Result<Value> {
-        match self {
-            Self::Relu => g.relu(x),
-            Self::Gelu => g.gelu(x),
-            Self::Silu => g.silu(x),
-        }
-    }
-}
-
 /// An encoder-decoder, fully decided.
 #[derive(Clone, Debug)]
 pub(crate) struct NllbConfig {
@@ -43,7 +25,6 @@ pub(crate) struct NllbConfig {
     pub(crate) d_model: usize,
     pub(crate) encoder: Stack,
     pub(crate) decoder: Stack,
-    pub(crate) activation: FeedForwardActivation,
     pub(crate) context_length: usize,
     /// Multiplies looked-up embeddings; the output head uses the table as it is.
     pub(crate) embed_scale: f64,
@@ -55,22 +36,17 @@ impl NllbConfig {
     pub(crate) fn read(config: &Config) -> Result<Self> {
         let d_model = config.dim("d_model")?;
         let activation: Option<String> = config.optional("activation_function")?;
-        let activation = match activation.as_deref() {
-            None | Some("relu") => FeedForwardActivation::Relu,
-            Some("gelu") => FeedForwardActivation::Gelu,
-            Some("silu" | "swish") => FeedForwardActivation::Silu,
-            Some(other) => {
-                let message = format!("`activation_function` is `{other}`; expected relu, gelu or silu");
-                return Err(PluginError::new(message));
-            }
-        };
+        if let Some(other) = activation.filter(|a| a != "relu") {
+            return Err(PluginError::new(format!(
+                "`activation_function` is `{other}`; this family has only relu"
+            )));
+        }
         let scaled = config.optional("scale_embedding")?.unwrap_or(true);
         Ok(Self {
             vocab_size: config.dim("vocab_size")?,
             d_model,
             encoder: Stack::read(config, "encoder", d_model)?,
             decoder: Stack::read(config, "decoder", d_model)?,
-            activation,
             context_length: config.dim_or("max_position_embeddings", 1024)?,
             embed_scale: if scaled { (d_model as f64).sqrt() } else { 1.0 },
             tie_word_embeddings: config.optional("tie_word_embeddings")?.unwrap_or(true),

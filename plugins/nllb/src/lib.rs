@@ -115,10 +115,10 @@ impl Nllb {
 }
 
 impl NllbConfig {
-    /// `fc2(act(fc1(h)))`
+    /// `fc2(relu(fc1(h)))`
     fn feed_forward(&self, g: &Graph, w: &Weights, ffn_dim: usize, h: Value) -> Result<Value> {
-        let h = self.linear(g, w, "fc1", [ffn_dim, self.d_model], Role::Column, h)?;
-        self.linear(g, w, "fc2", [self.d_model, ffn_dim], Role::Row, self.activation.apply(g, h)?)
+        let h = linear(g, w, "fc1", [ffn_dim, self.d_model], Role::Column, h)?;
+        linear(g, w, "fc2", [self.d_model, ffn_dim], Role::Row, g.relu(h)?)
     }
 
     fn layer_norm(&self, g: &Graph, w: &Weights, name: &str, x: Value) -> Result<Value> {
@@ -126,20 +126,12 @@ impl NllbConfig {
             |part: &str| g.weight(w.name(&format!("{name}.{part}")), &[self.d_model], Role::Replicated);
         g.layer_norm(x, part("weight")?, Some(part("bias")?), config::LAYER_NORM_EPS)
     }
+}
 
-    /// A linear layer with bias. After a row-cut weight the bias is added once, to the sum.
-    fn linear(
-        &self,
-        g: &Graph,
-        w: &Weights,
-        name: &str,
-        shape: [usize; 2],
-        role: Role,
-        x: Value,
-    ) -> Result<Value> {
-        let weight = g.weight(w.name(&format!("{name}.weight")), &shape, role)?;
-        let bias_role = if role == Role::Row { Role::Replicated } else { role };
-        let bias = g.weight(w.name(&format!("{name}.bias")), &shape[..1], bias_role)?;
-        g.linear_bias(x, weight, Some(bias))
-    }
+/// A linear layer with bias. After a row-cut weight the bias is added once, to the sum.
+fn linear(g: &Graph, w: &Weights, name: &str, shape: [usize; 2], role: Role, x: Value) -> Result<Value> {
+    let weight = g.weight(w.name(&format!("{name}.weight")), &shape, role)?;
+    let bias_role = if role == Role::Row { Role::Replicated } else { role };
+    let bias = g.weight(w.name(&format!("{name}.bias")), &shape[..1], bias_role)?;
+    g.linear_bias(x, weight, Some(bias))
 }

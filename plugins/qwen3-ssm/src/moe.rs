@@ -12,11 +12,11 @@ impl QwenConfig {
         let expert = |name: &str, shape: &[usize]| {
             g.expert_weights(w.name(&format!("experts.{{e}}.{name}.weight")), num_experts, shape)
         };
-        let experts = Experts {
-            gate: expert("gate_proj", &[inner, hidden])?,
-            up: expert("up_proj", &[inner, hidden])?,
-            down: expert("down_proj", &[hidden, inner])?,
-        };
+        let experts = Experts::swiglu(
+            expert("gate_proj", &[inner, hidden])?,
+            expert("up_proj", &[inner, hidden])?,
+            expert("down_proj", &[hidden, inner])?,
+        );
         let router = Router::Softmax { renormalize: self.norm_topk_prob };
         let routed =
             g.moe(x, logits, &experts, &Moe { router, top_k: self.num_experts_per_tok, scale: 1.0 })?;

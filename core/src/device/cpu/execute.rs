@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 
 use super::registers::{Registers, Taken};
 use super::{CpuPlan, LaunchError, Numerics, States, StepContext, Table};
-use crate::lower::plan::{Attend, Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId};
+use crate::lower::plan::{
+    Attend, Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
+};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -35,7 +37,10 @@ pub(super) fn run(
     numerics: Numerics,
     context: &StepContext<'_>,
 ) -> std::result::Result<(), LaunchError> {
-    let failed = |source: &metrale_graph::Source, e: KernelError| LaunchError { message: e.to_string(), source_line: source.clone() };
+    let failed = |source: &metrale_graph::Source, e: KernelError| LaunchError {
+        message: e.to_string(),
+        source_line: source.clone(),
+    };
     fill_tables(plan, context.positions).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
     let mut executor = Executor {
         cpu,
@@ -77,7 +82,8 @@ impl Executor<'_> {
                 let (cpu, vectors) = (self.cpu, self.vectors);
                 let weight = norm_weight(vectors, *weight, *zero_centered);
                 if self.registers.same_buffer(*x, *out) {
-                    return self.writing(*out, |_, out| norm::rms_norm_in_place(cpu, out, *width, weight, *eps));
+                    return self
+                        .writing(*out, |_, out| norm::rms_norm_in_place(cpu, out, *width, weight, *eps));
                 }
                 self.mapping(*x, *out, |x, out| norm::rms_norm(cpu, x, *width, weight, *eps, out))
             }
@@ -169,7 +175,8 @@ impl Executor<'_> {
 
     fn linear(&mut self, x: Reg, planned: &[Planned]) -> Result<()> {
         let rows = self.context.rows;
-        let mut outs: SmallVec<[Taken; 4]> = planned.iter().map(|p| self.registers.take(p.out, rows)).collect();
+        let mut outs: SmallVec<[Taken; 4]> =
+            planned.iter().map(|p| self.registers.take(p.out, rows)).collect();
         let result = {
             let registers = &*self.registers;
             let vector = |id: Option<VectorId>| id.map(|v| self.vectors[v.0].as_slice());

@@ -74,8 +74,15 @@ impl<'a> WeightLoader<'a> {
     }
 
     /// The matrix in its stored format, if its rows are stored as they are.
-    fn stored(&self, weight: &ResolvedWeight, rows: usize, cols: usize) -> Result<Option<Result<Weight, KernelError>>, LoadError> {
-        let (Some(source), Some(format)) = (self.source, weight.expr.dtype().and_then(kernel_format)) else { return Ok(None) };
+    fn stored(
+        &self,
+        weight: &ResolvedWeight,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Result<Weight, KernelError>>, LoadError> {
+        let (Some(source), Some(format)) = (self.source, weight.expr.dtype().and_then(kernel_format)) else {
+            return Ok(None);
+        };
         let Some(map) = weight.expr.rows() else { return Ok(None) };
         let tensors = weight.expr.tensors();
         self.check(source, &tensors)?;

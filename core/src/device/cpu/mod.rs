@@ -129,7 +129,13 @@ impl CpuPlan {
     ///
     /// # Errors
     /// A kernel refused its arguments; the message names the op's source line.
-    pub fn run(&mut self, cpu: &Cpu, states: &mut States, numerics: Numerics, context: &StepContext<'_>) -> Result<(), LaunchError> {
+    pub fn run(
+        &mut self,
+        cpu: &Cpu,
+        states: &mut States,
+        numerics: Numerics,
+        context: &StepContext<'_>,
+    ) -> Result<(), LaunchError> {
         execute::run(self, cpu, states, numerics, context)
     }
 }

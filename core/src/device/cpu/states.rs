@@ -13,7 +13,13 @@ pub struct States {
 }
 
 fn shape(layout: &KvLayout, block_size: usize, num_blocks: usize) -> KvShape {
-    KvShape { num_blocks, block_size, num_kv_heads: layout.num_heads, head_dim: layout.k_dim, value_dim: layout.v_dim }
+    KvShape {
+        num_blocks,
+        block_size,
+        num_kv_heads: layout.num_heads,
+        head_dim: layout.k_dim,
+        value_dim: layout.v_dim,
+    }
 }
 
 /// Bytes of KV per token over all layers.
@@ -31,12 +37,20 @@ impl States {
     ///
     /// # Errors
     /// A state that is not a KV cache, or dimensions that the kernels do not support.
-    pub fn new(states: &[StateDecl], dtype: KvDtype, block_size: usize, num_blocks: usize) -> Result<Self, KernelError> {
+    pub fn new(
+        states: &[StateDecl],
+        dtype: KvDtype,
+        block_size: usize,
+        num_blocks: usize,
+    ) -> Result<Self, KernelError> {
         let cache = |state: &StateDecl| match &state.kind {
             StateKind::Kv(layout) => KvCache::new(shape(layout, block_size, num_blocks), dtype),
             _ => Err(KernelError::Unsupported {
                 op: "state/1",
-                reason: format!("the cpu device keeps KV caches only, and `{}` is something else", state.name),
+                reason: format!(
+                    "the cpu device keeps KV caches only, and `{}` is something else",
+                    state.name
+                ),
             }),
         };
         Ok(Self { caches: states.iter().map(cache).collect::<Result<_, _>>()? })

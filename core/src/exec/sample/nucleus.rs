@@ -1,4 +1,7 @@
-//! Top-p: the smallest set of most probable tokens whose mass reaches p, found without sorting the vocabulary.
+//! Top-p: the smallest set of most probable tokens whose mass reaches p, found by weighted selection,
+//! without sorting.
+
+use std::cmp::Ordering;
 
 /// A token that may still be chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -8,43 +11,40 @@ pub(super) struct Candidate {
     pub(super) weight: f32,
 }
 
-/// First guess of how many tokens a nucleus has.
-const FIRST_GUESS: usize = 64;
-
-/// Keeps the nucleus of `candidates`, whose weights add up to `total`: a token stays if the mass of all more probable
-/// ones is below `top_p`. At least one stays. Equal weights rank by token id.
-pub(super) fn keep_nucleus(candidates: &mut Vec<Candidate>, total: f64, top_p: f32) {
-    let tail = (1.0 - f64::from(top_p)) * total;
-    // All tokens below this weight together weigh less than the tail, so none of them is in the nucleus.
-    let negligible = tail / candidates.len().max(1) as f64;
-    candidates.retain(|c| f64::from(c.weight) > negligible);
-
-    let needed = f64::from(top_p) * total;
-    let mut sorted = 0;
-    let mut mass = 0.0;
-    let mut guess = FIRST_GUESS;
-    while sorted < candidates.len() {
-        let rest = &mut candidates[sorted..];
-        let num = guess.min(rest.len());
-        if num < rest.len() {
-            rest.select_nth_unstable_by(num, more_probable);
-        }
-        rest[..num].sort_unstable_by(more_probable);
-        for (index, c) in rest[..num].iter().enumerate() {
-            if mass >= needed {
-                let keep = (sorted + index).max(1);
-                candidates.truncate(keep);
-                return;
-            }
-            mass += f64::from(c.weight);
-        }
-        sorted += num;
-        guess *= 4;
+impl Candidate {
+    /// More probable first, lower ids first among equals.
+    fn rank(self, other: Self) -> Ordering {
+        other.weight.total_cmp(&self.weight).then(self.token.cmp(&other.token))
     }
 }
 
-fn more_probable(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token))
+/// Tokens below this weight, of `num` that weigh `total`, are outside the nucleus: all of them together weigh less
+/// than what top-p drops.
+pub(super) fn negligible_weight(num: usize, total: f64, top_p: f32) -> f32 {
+    let dropped = (1.0 - f64::from(top_p)) * total;
+    // Rounding up would drop a token of exactly this weight.
+    ((dropped / num.max(1) as f64) as f32).next_down()
+}
+
+/// Keeps the nucleus of `candidates`: a token stays if the mass of all more probable ones is below `top_p` of
+/// `total`. At least one stays. Equal weights rank by token id; the order of those that stay is unspecified.
+pub(super) fn keep_nucleus(candidates: &mut Vec<Candidate>, total: f64, top_p: f32) {
+    let needed = f64::from(top_p) * total;
+    // The most probable `start + 1` are in the nucleus, the least probable from `end` on are not.
+    let (mut start, mut end) = (0, candidates.len());
+    let mut mass_before_start = 0.0;
+    while end - start > 1 {
+        let mid = usize::midpoint(start, end);
+        candidates[start..end].select_nth_unstable_by(mid - start, |a, b| a.rank(*b));
+        let mass = candidates[start..mid].iter().map(|c| f64::from(c.weight)).sum::<f64>();
+        if mass_before_start + mass >= needed {
+            end = mid;
+        } else {
+            mass_before_start += mass;
+            start = mid;
+        }
+    }
+    candidates.truncate(end);
 }
 
 #[cfg(test)]
@@ -57,7 +57,10 @@ mod tests {
         let mut candidates: Vec<_> =
             (0..).zip(weights).map(|(token, &weight)| Candidate { token, weight }).collect();
         let total = weights.iter().map(|w| f64::from(*w)).sum();
+        let negligible = negligible_weight(weights.len(), total, top_p);
+        candidates.retain(|c| c.weight >= negligible);
         keep_nucleus(&mut candidates, total, top_p);
+        candidates.sort_by(|a, b| a.rank(*b));
         candidates.iter().map(|c| c.token).collect()
     }
 

@@ -8,7 +8,7 @@ pub(super) fn first_non_finite(values: &[f32]) -> Option<usize> {
     let not_finite = |v: &f32| v.to_bits() & EXPONENT == EXPONENT;
     // `any` would stop early, which the compiler cannot vectorise.
     let found = values.iter().fold(false, |found, v| found | not_finite(v));
-    if found { values.iter().position(|v| not_finite(v)) } else { None }
+    if found { values.iter().position(not_finite) } else { None }
 }
 
 /// The largest value; negative infinity for none. Values are not NaN.

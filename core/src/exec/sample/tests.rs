@@ -168,9 +168,9 @@ fn penalties_follow_their_formulas_in_order() {
     let mut logits = [3.0, 4.0, -1.0, -2.0, 1.0];
     state.process(&mut logits);
     let expected = [
-        (3.0 + 1.0) / 2.0,            // prompt only: bias, then repetition
+        4.0 / 2.0,                    // prompt only: bias, then repetition
         4.0 / 2.0 - 2.0 * 0.25 - 0.5, // twice in the output
-        -1.0 * 2.0 - 0.25 - 0.5,      // once in the output, negative
+        -2.0 - 0.25 - 0.5,            // once in the output, negative
         -2.0 * 2.0,                   // prompt only, negative
         1.0,                          // never seen
     ];

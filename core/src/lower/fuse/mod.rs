@@ -18,10 +18,9 @@ fn num_reads(plan: &Plan) -> Vec<usize> {
 /// The projection that stores `reg`: its step and its place in the step.
 fn stored_by(plan: &Plan, reg: Reg) -> Option<(usize, usize)> {
     plan.steps.iter().enumerate().find_map(|(i, planned)| match &planned.step {
-        Step::Linear { projections, .. } => projections
-            .iter()
-            .position(|p| p.out == reg && p.epilogue == Epilogue::Store)
-            .map(|j| (i, j)),
+        Step::Linear { projections, .. } => {
+            projections.iter().position(|p| p.out == reg && p.epilogue == Epilogue::Store).map(|j| (i, j))
+        }
         _ => None,
     })
 }

@@ -29,5 +29,6 @@ fn find(plan: &Plan) -> Option<(usize, (usize, usize), Reg, Reg)> {
 
 /// Whether a register is written before a step, or is an input of the plan.
 fn is_ready(plan: &Plan, reg: Reg, step: usize) -> bool {
-    plan.inputs.iter().any(|i| i.1 == reg) || plan.steps[..step].iter().any(|s| s.step.writes().contains(&reg))
+    plan.inputs.iter().any(|i| i.1 == reg)
+        || plan.steps[..step].iter().any(|s| s.step.writes().contains(&reg))
 }

@@ -27,7 +27,10 @@ struct Found {
     out: Reg,
 }
 
-fn plan_projection(plan: &Plan, (step, place): (usize, usize)) -> (crate::lower::plan::MatrixId, Option<crate::lower::plan::VectorId>) {
+fn plan_projection(
+    plan: &Plan,
+    (step, place): (usize, usize),
+) -> (crate::lower::plan::MatrixId, Option<crate::lower::plan::VectorId>) {
     match &plan.steps[step].step {
         Step::Linear { projections, .. } => (projections[place].matrix, projections[place].bias),
         _ => (crate::lower::plan::MatrixId(0), None),
@@ -38,11 +41,17 @@ fn plan_projection(plan: &Plan, (step, place): (usize, usize)) -> (crate::lower:
 fn find(plan: &Plan) -> Option<Found> {
     let reads = num_reads(plan);
     plan.steps.iter().enumerate().find_map(|(silu, planned)| {
-        let Step::Unary { f: Function::Silu, x: gate_reg, out: activated } = planned.step else { return None };
+        let Step::Unary { f: Function::Silu, x: gate_reg, out: activated } = planned.step else {
+            return None;
+        };
         let gate = stored_by(plan, gate_reg)?;
         let (mul, up_reg, out) = plan.steps.iter().enumerate().find_map(|(i, s)| match s.step {
-            Step::Binary { f: Combine::Mul, a, b: Operand::Reg(b), out, .. } if a == activated => Some((i, b, out)),
-            Step::Binary { f: Combine::Mul, a, b: Operand::Reg(b), out, .. } if b == activated => Some((i, a, out)),
+            Step::Binary { f: Combine::Mul, a, b: Operand::Reg(b), out, .. } if a == activated => {
+                Some((i, b, out))
+            }
+            Step::Binary { f: Combine::Mul, a, b: Operand::Reg(b), out, .. } if b == activated => {
+                Some((i, a, out))
+            }
             _ => None,
         })?;
         let up = stored_by(plan, up_reg)?;

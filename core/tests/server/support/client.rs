@@ -6,29 +6,29 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-pub struct Client {
-    pub address: String,
+pub(crate) struct Client {
+    pub(crate) address: String,
 }
 
 #[derive(Debug)]
-pub struct Response {
-    pub status: u16,
+pub(crate) struct Response {
+    pub(crate) status: u16,
     /// Names in lower case.
-    pub headers: HashMap<String, String>,
-    pub body: Vec<u8>,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Response {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
     /// The field of the error body.
-    pub fn error(&self, field: &str) -> String {
+    pub(crate) fn error(&self, field: &str) -> String {
         self.json()["error"][field]
             .as_str()
             .unwrap_or_else(|| panic!("no {field}: {}", self.text()))
@@ -36,12 +36,12 @@ impl Response {
     }
 
     /// The data of every event of a stream.
-    pub fn events(&self) -> Vec<&str> {
+    pub(crate) fn events(&self) -> Vec<&str> {
         self.text().lines().filter_map(|line| line.strip_prefix("data: ")).collect()
     }
 
     /// The events of a stream that ended with `[DONE]`.
-    pub fn chunks(&self) -> Vec<Value> {
+    pub(crate) fn chunks(&self) -> Vec<Value> {
         let events = self.events();
         let (last, chunks) = events.split_last().unwrap();
         assert_eq!(*last, "[DONE]");
@@ -50,22 +50,28 @@ impl Response {
 }
 
 impl Client {
-    pub async fn get(&self, path: &str) -> Response {
+    pub(crate) async fn get(&self, path: &str) -> Response {
         self.send("GET", path, &[], b"").await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Response {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Response {
         let body = body.to_string();
         self.send("POST", path, &[("content-type", "application/json")], body.as_bytes()).await
     }
 
     /// Sends one request on a connection of its own and reads the whole response.
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
         self.open(method, path, headers, body).await.whole().await
     }
 
     /// Sends one request and reads up to the body.
-    pub async fn open(
+    pub(crate) async fn open(
         &self,
         method: &str,
         path: &str,
@@ -76,7 +82,7 @@ impl Client {
     }
 
     /// Posts a body that is already in chunked coding.
-    pub async fn send_chunked(&self, path: &str, chunks: &[u8]) -> Response {
+    pub(crate) async fn send_chunked(&self, path: &str, chunks: &[u8]) -> Response {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -85,7 +91,7 @@ impl Client {
     }
 
     /// Sends one request and reads nothing.
-    pub async fn connect(
+    pub(crate) async fn connect(
         &self,
         method: &str,
         path: &str,
@@ -109,9 +115,9 @@ impl Client {
 }
 
 /// A response whose body is still coming.
-pub struct LiveResponse {
-    pub status: u16,
-    pub headers: HashMap<String, String>,
+pub(crate) struct LiveResponse {
+    pub(crate) status: u16,
+    pub(crate) headers: HashMap<String, String>,
     stream: BufReader<TcpStream>,
     is_over: bool,
 }
@@ -141,7 +147,7 @@ impl LiveResponse {
     }
 
     /// The next part of the body; `None` at its end.
-    pub async fn piece(&mut self) -> Option<Vec<u8>> {
+    pub(crate) async fn piece(&mut self) -> Option<Vec<u8>> {
         if self.is_over {
             return None;
         }

@@ -15,13 +15,13 @@ use super::text::{EOS, bytes};
 
 /// What has happened to an engine's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub running: usize,
-    pub finished: usize,
-    pub aborted: usize,
+pub(crate) struct Counts {
+    pub(crate) running: usize,
+    pub(crate) finished: usize,
+    pub(crate) aborted: usize,
 }
 
-pub struct FakeEngine {
+pub(crate) struct FakeEngine {
     reply: Vec<u32>,
     /// Fails after this many tokens.
     fail_after: Option<usize>,
@@ -52,49 +52,49 @@ impl FakeEngine {
     }
 
     /// Answers every request with `reply` and an end-of-sequence token.
-    pub fn replying(reply: &str) -> Arc<Self> {
+    pub(crate) fn replying(reply: &str) -> Arc<Self> {
         let engine = Self::new(reply, None);
         engine.pace.close();
         Arc::new(engine)
     }
 
     /// Like [`FakeEngine::replying`], one token for each permit.
-    pub fn stepping(reply: &str) -> Arc<Self> {
+    pub(crate) fn stepping(reply: &str) -> Arc<Self> {
         Arc::new(Self::new(reply, None))
     }
 
     /// Fails every request after `tokens` tokens.
-    pub fn failing(reply: &str, tokens: usize) -> Arc<Self> {
+    pub(crate) fn failing(reply: &str, tokens: usize) -> Arc<Self> {
         let engine = Self::new(reply, Some(tokens));
         engine.pace.close();
         Arc::new(engine)
     }
 
     /// Lets `tokens` more tokens out.
-    pub fn step(&self, tokens: usize) {
+    pub(crate) fn step(&self, tokens: usize) {
         self.pace.add_permits(tokens);
     }
 
     /// Lets everything out.
-    pub fn run_free(&self) {
+    pub(crate) fn run_free(&self) {
         self.pace.close();
     }
 
-    pub fn set_progress(&self, since_progress: Duration) {
+    pub(crate) fn set_progress(&self, since_progress: Duration) {
         self.state.lock().unwrap().since_progress = since_progress;
     }
 
-    pub fn break_down(&self) {
+    pub(crate) fn break_down(&self) {
         self.state.lock().unwrap().healthy = false;
     }
 
     /// Every request so far.
-    pub fn requests(&self) -> Vec<GenerateRequest> {
+    pub(crate) fn requests(&self) -> Vec<GenerateRequest> {
         self.state.lock().unwrap().requests.clone()
     }
 
     /// Waits until the counts satisfy `condition`.
-    pub async fn until(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
+    pub(crate) async fn until(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
         *self.counts.subscribe().wait_for(condition).await.unwrap()
     }
 }

@@ -1,8 +1,8 @@
 //! A server with a scripted engine and a byte tokenizer, and a small HTTP client to talk to it.
 
-pub mod client;
-pub mod engine;
-pub mod text;
+pub(crate) mod client;
+pub(crate) mod engine;
+pub(crate) mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use client::Client;
 use engine::FakeEngine;
 use text::{ByteText, EOS, VOCAB_SIZE};
 
-pub const MODEL: &str = "fake/model";
-pub const MAX_MODEL_LEN: usize = 256;
+pub(crate) const MODEL: &str = "fake/model";
+pub(crate) const MAX_MODEL_LEN: usize = 256;
 
 /// A model over `engine`.
-pub fn model(engine: &Arc<FakeEngine>) -> ServedModel {
+pub(crate) fn model(engine: &Arc<FakeEngine>) -> ServedModel {
     ServedModel {
         engine: engine.clone(),
         text: Some(Arc::new(ByteText)),
@@ -33,7 +33,7 @@ pub fn model(engine: &Arc<FakeEngine>) -> ServedModel {
     }
 }
 
-pub fn options() -> ServerOptions {
+pub(crate) fn options() -> ServerOptions {
     ServerOptions {
         model_names: vec![MODEL.to_owned(), "alias".to_owned()],
         api_key: None,
@@ -45,30 +45,30 @@ pub fn options() -> ServerOptions {
 }
 
 /// A running server on a free loopback port.
-pub struct TestServer {
-    pub client: Client,
-    pub app: Arc<App>,
+pub(crate) struct TestServer {
+    pub(crate) client: Client,
+    pub(crate) app: Arc<App>,
     shutdown: Option<oneshot::Sender<()>>,
     serving: JoinHandle<std::io::Result<Ending>>,
 }
 
 impl TestServer {
     /// A server whose model answers with `reply`.
-    pub async fn replying(reply: &str) -> Self {
+    pub(crate) async fn replying(reply: &str) -> Self {
         Self::with(options(), Some(model(&FakeEngine::replying(reply)))).await
     }
 
-    pub async fn over(engine: &Arc<FakeEngine>) -> Self {
+    pub(crate) async fn over(engine: &Arc<FakeEngine>) -> Self {
         Self::with(options(), Some(model(engine))).await
     }
 
     /// A server that is still loading if there is no model.
-    pub async fn with(options: ServerOptions, model: Option<ServedModel>) -> Self {
+    pub(crate) async fn with(options: ServerOptions, model: Option<ServedModel>) -> Self {
         Self::draining_for(Duration::from_secs(30), options, model).await
     }
 
     /// A server that gives running requests `drain_timeout` to finish.
-    pub async fn draining_for(
+    pub(crate) async fn draining_for(
         drain_timeout: Duration,
         options: ServerOptions,
         model: Option<ServedModel>,
@@ -87,12 +87,12 @@ impl TestServer {
     }
 
     /// Asks the server to drain.
-    pub fn shut_down(&mut self) {
+    pub(crate) fn shut_down(&mut self) {
         self.shutdown.take().unwrap().send(()).unwrap();
     }
 
     /// How the server ended.
-    pub async fn ending(self) -> Ending {
+    pub(crate) async fn ending(self) -> Ending {
         self.serving.await.unwrap().unwrap()
     }
 }

@@ -3,14 +3,14 @@
 use metrale_core::EngineError;
 use metrale_core::server::{Chat, StreamOptions, Text, TextDelta, TextStream};
 
-pub const EOS: u32 = 256;
-pub const BOS: u32 = 257;
-pub const VOCAB_SIZE: usize = 258;
+pub(crate) const EOS: u32 = 256;
+pub(crate) const BOS: u32 = 257;
+pub(crate) const VOCAB_SIZE: usize = 258;
 
-pub struct ByteText;
+pub(crate) struct ByteText;
 
 /// The tokens of a text, without special ones.
-pub fn bytes(text: &str) -> Vec<u32> {
+pub(crate) fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 

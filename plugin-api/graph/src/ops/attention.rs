@@ -8,13 +8,13 @@ use crate::schema::{AttrKind, Call, Default, Effect, OpError, OpSchema, float};
 pub(super) const OPS: &[OpSchema] = &[
     OpSchema {
         name: "state/1",
-        summary: "Declares state of a sequence that the core owns; the same name in several entries is one state. Kinds: kv and cross (num_heads, k_dim, v_dim, window, v_is_k_prefix), recurrent (shape, f32, zero at the start), conv (shape [channels, columns], zero at the start).",
+        summary: "Declares state of a sequence that the core owns; the same name in several entries is one state. Kinds: kv and cross (num_heads, k_dim, v_dim, window, v_is_k_prefix), recurrent (shape, f32, zero at the start), conv (shape [channels, columns], zero at the start), tokens (shape [count], the most recent token ids, −1 at the start).",
         formula: "",
         inputs: &[],
         variadic: false,
         attrs: &[
             attr("name", AttrKind::Str, Default::Required, "stable, unique: layers.3.self"),
-            attr("kind", AttrKind::Str, Default::Required, "kv, cross, recurrent or conv"),
+            attr("kind", AttrKind::Str, Default::Required, "kv, cross, recurrent, conv or tokens"),
             attr("num_heads", AttrKind::Int, Default::Int(0), "KV heads"),
             attr("k_dim", AttrKind::Int, Default::Int(0), "width of a key head"),
             attr("v_dim", AttrKind::Int, Default::Int(0), "width of a value head"),
@@ -25,7 +25,7 @@ pub(super) const OPS: &[OpSchema] = &[
                 "values are the first v_dim of the keys",
             ),
             attr("window", AttrKind::Int, Default::Absent, "most recent tokens that are ever read"),
-            attr("shape", AttrKind::Ints, Default::Absent, "of a recurrent or conv state"),
+            attr("shape", AttrKind::Ints, Default::Absent, "of a recurrent, conv or tokens state"),
         ],
         effect: Effect::Declares,
         infer: infer_state,
@@ -53,7 +53,10 @@ pub(super) const OPS: &[OpSchema] = &[
             optional("state", "kv or cross"),
             optional("k", "[T, num_heads, k_dim], without a state"),
             optional("v", "[T, num_heads, v_dim], without a state"),
-            optional("select", "positions that a row may see"),
+            optional(
+                "select",
+                "[T, n] or [T, num_heads, n], from indexer_topk/1: only these positions are seen, within the mask; −1 stands for none",
+            ),
             optional("sinks", "[heads]"),
         ],
         variadic: false,
@@ -62,6 +65,7 @@ pub(super) const OPS: &[OpSchema] = &[
             attr("mask", AttrKind::Str, Default::Str("causal"), "causal or full"),
             attr("window", AttrKind::Int, Default::Absent, "sliding window"),
             attr("softcap", AttrKind::Float, Default::Absent, "cap·tanh(score/cap)"),
+            attr("select_block", AttrKind::Int, Default::Int(1), "select counts blocks of so many positions"),
         ],
         effect: Effect::ReadsState,
         infer: infer_attention,
@@ -75,8 +79,12 @@ fn infer_state(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
         "recurrent" => call.sizes("shape")?,
         "conv" if call.sizes("shape")?.len() == 2 => call.sizes("shape")?,
         "conv" => return Err(OpError::new("of kind conv needs the shape [channels, columns]")),
+        "tokens" if call.sizes("shape")?.len() == 1 => call.sizes("shape")?,
+        "tokens" => return Err(OpError::new("of kind tokens needs the shape [count]")),
         _ => {
-            return Err(OpError::new(format!("has no kind `{kind}`; expected kv, cross, recurrent or conv")));
+            return Err(OpError::new(format!(
+                "has no kind `{kind}`; expected kv, cross, recurrent, conv or tokens"
+            )));
         }
     };
     if dims.is_empty() || dims.contains(&0) {
@@ -90,7 +98,7 @@ fn infer_state(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
 }
 
 /// A state input as `(num_heads, k_dim, v_dim)`.
-fn kv_state<'a>(call: &Call<'a>, index: usize) -> Result<(&'a ValueInfo, [usize; 3]), OpError> {
+pub(super) fn kv_state<'a>(call: &Call<'a>, index: usize) -> Result<(&'a ValueInfo, [usize; 3]), OpError> {
     let state = call.input(index)?;
     let dims = state.fixed_shape().and_then(|s| <[usize; 3]>::try_from(s).ok());
     match (state.kind, dims) {
@@ -141,9 +149,19 @@ fn infer_attention(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
     {
         return Err(OpError::new(format!("has {heads} heads and sinks {}", show(&sinks.shape))));
     }
-    if !["causal", "full"].contains(&call.attrs.str("mask").unwrap_or("")) {
-        return Err(OpError::new("has the masks causal and full"));
+    if call.optional(4).is_some() {
+        let select = call.typed(4, "select", ValueKind::Int)?;
+        let per_head = select.shape.get(1).and_then(|d| d.size()) == Some(kv_heads);
+        if !(select.shape.len() == 2 || select.shape.len() == 3 && per_head)
+            || call.size("select_block")? == 0
+        {
+            return Err(OpError::new(format!(
+                "over {kv_heads} KV heads expects select [T, n] or [T, {kv_heads}, n] in blocks of at least 1, found {}",
+                show(&select.shape)
+            )));
+        }
     }
+    call.choice("mask", &["causal", "full"])?;
     let mut shape = q.shape.clone();
     shape[2] = Dim::fixed(v_dim);
     Ok(float(shape, q.sharding.settled()))

@@ -76,6 +76,24 @@ pub(super) const OPS: &[OpSchema] = &[
         ],
     ),
     with_attrs("softcap/1", "cap · tanh(x / cap)", &[attr("cap", AttrKind::Float, Default::Required, "")]),
+    with_attrs(
+        "signed_sqrt/1",
+        "sign(x) · √max(|x|, min)",
+        &[attr("min", AttrKind::Float, Default::Float(0.0), "smallest magnitude under the root")],
+    ),
+    OpSchema {
+        name: "sinkhorn/1",
+        summary: "Brings square matrices (the last two axes) near doubly stochastic form: softmax over the last axis plus eps, columns normalised, then rows and columns in turn.",
+        formula: "m = softmax(x) + eps;  m[·, j] /= Σᵢ m[i, j] + eps;  iterations − 1 times: m[i, ·] /= Σⱼ m[i, j] + eps, m[·, j] /= Σᵢ m[i, j] + eps",
+        inputs: &[input("x", "[…, n, n]")],
+        variadic: false,
+        attrs: &[
+            attr("iterations", AttrKind::Int, Default::Required, "how often columns are normalised"),
+            attr("eps", AttrKind::Float, Default::Required, "added to entries and sums"),
+        ],
+        effect: Effect::Pure,
+        infer: infer_sinkhorn,
+    },
     unary("silu/1", "x / (1 + e⁻ˣ)"),
     unary("sigmoid/1", "1 / (1 + e⁻ˣ)"),
     unary("relu/1", "max(x, 0)"),
@@ -92,6 +110,16 @@ pub(super) const OPS: &[OpSchema] = &[
 fn infer_unary(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
     let x = call.typed(0, "x", ValueKind::Float)?;
     Ok(float(x.shape.clone(), x.sharding.settled()))
+}
+
+fn infer_sinkhorn(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
+    let x = call.typed(0, "x", ValueKind::Float)?;
+    match x.shape.as_slice() {
+        [.., rows, columns] if x.shape.len() > 2 && rows == columns && rows.size().is_some() => {
+            infer_unary(call)
+        }
+        _ => Err(OpError::new(format!("works on [T, n, n], found {}", show(&x.shape)))),
+    }
 }
 
 fn infer_reduction(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {

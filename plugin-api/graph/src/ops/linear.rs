@@ -17,10 +17,20 @@ pub(super) const OPS: &[OpSchema] = &[
         infer: infer_linear,
     },
     OpSchema {
+        name: "head_linear/1",
+        summary: "Every head's product with a matrix of its own (the absorbed projections of latent attention).",
+        formula: "y[t, h, n] = Σₖ x[t, h, k] · w[h, n, k]",
+        inputs: &[input("x", "[T, heads, K]"), input("w", "[heads, N, K]")],
+        variadic: false,
+        attrs: &[],
+        effect: Effect::Pure,
+        infer: infer_head_linear,
+    },
+    OpSchema {
         name: "embedding/1",
         summary: "Rows of a table.",
-        formula: "y[t] = w[ids[t]]",
-        inputs: &[input("ids", "[T]"), input("w", "[V, H]")],
+        formula: "y[…] = w[ids[…]]",
+        inputs: &[input("ids", "[T], or [rows, n]"), input("w", "[V, H]")],
         variadic: false,
         attrs: &[],
         effect: Effect::Pure,
@@ -63,6 +73,23 @@ fn infer_linear(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
     let mut shape = x.shape.clone();
     shape[last] = Dim::fixed(n);
     Ok(float(shape, sharding))
+}
+
+fn infer_head_linear(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
+    let x = call.typed(0, "x", ValueKind::Float)?;
+    let w = call.typed(1, "w", ValueKind::Weight)?;
+    let row: Option<Vec<usize>> = x.shape.iter().skip(1).map(|d| d.size()).collect();
+    match (row.as_deref(), w.fixed_shape().as_deref()) {
+        (Some(&[heads, k]), Some(&[w_heads, n, w_k])) if heads == w_heads && k == w_k => {
+            let shape = vec![x.shape[0], Dim::fixed(heads), Dim::fixed(n)];
+            Ok(float(shape, x.sharding.settled()))
+        }
+        _ => Err(OpError::new(format!(
+            "has x {} and w {}; expected [T, heads, K] and [heads, N, K]",
+            show(&x.shape),
+            show(&w.shape)
+        ))),
+    }
 }
 
 fn infer_embedding(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {

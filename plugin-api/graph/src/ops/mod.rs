@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod indexer;
 mod io;
 mod linear;
 mod moe;
@@ -9,6 +10,7 @@ mod norm;
 mod positions;
 mod recurrent;
 mod shape;
+mod vision;
 mod weights;
 
 use crate::schema::{AttrKind, AttrSpec, Default, Input, OpSchema};
@@ -23,8 +25,10 @@ pub(crate) const FAMILIES: &[(&str, &[OpSchema])] = &[
     ("Shape", shape::OPS),
     ("Positions", positions::OPS),
     ("KV caches and attention", attention::OPS),
+    ("Sparse attention", indexer::OPS),
     ("Recurrent", recurrent::OPS),
     ("Mixture of experts", moe::OPS),
+    ("Vision", vision::OPS),
 ];
 
 const fn input(name: &'static str, doc: &'static str) -> Input {

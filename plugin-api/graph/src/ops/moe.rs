@@ -7,15 +7,18 @@ use crate::schema::{AttrKind, Call, Default, Effect, OpError, OpSchema, float};
 
 pub(super) const OPS: &[OpSchema] = &[OpSchema {
     name: "moe/1",
-    summary: "A weighted sum over the experts that a router chose. Router softmax: p over all experts, the top_k largest. Router sigmoid: choice by s + bias within the best top_groups of num_groups (a group scores the sum of its two best), weights are s without the bias. renormalize divides by their sum. Ties go to the lower index. Scores are f32.",
-    formula: "y = scale · Σₑ weightₑ · down[e]·(silu(gate[e]·x) ∘ up[e]·x)",
+    summary: "A weighted sum over the experts that a router chose. Router softmax: p over all experts, the top_k largest. Router sigmoid: choice by s + bias within the best top_groups of num_groups (a group scores the sum of its two best), weights are s without the bias. renormalize divides by their sum. Ties go to the lower index. Scores are f32. An expert computes down·inner + down_bias, with g = gate·x + gate_bias and u = up·x + up_bias; without up, inner = act(g) for the activations silu, relu and gelu.",
+    formula: "y = scale · Σₑ weightₑ · expertₑ(x);  silu: inner = silu(min(g, limit)) ∘ clamp(u, ±limit);  swigluoai: g = min(g, limit), inner = (clamp(u, ±limit) + 1) ∘ g ∘ sigmoid(alpha · g);  relu, gelu: inner = act(g) ∘ u",
     inputs: &[
         input("x", "[T, H]"),
         input("logits", "[T, E]"),
         input("gate", "[E, I, H]"),
-        input("up", "[E, I, H]"),
+        optional("up", "[E, I, H]; left out for experts of two matrices"),
         input("down", "[E, H, I]"),
         optional("bias", "[E], for the choice only"),
+        optional("gate_bias", "[E, I]"),
+        optional("up_bias", "[E, I]"),
+        optional("down_bias", "[E, H]"),
     ],
     variadic: false,
     attrs: &[
@@ -25,6 +28,9 @@ pub(super) const OPS: &[OpSchema] = &[OpSchema {
         attr("scale", AttrKind::Float, Default::Float(1.0), "multiplies the weights"),
         attr("num_groups", AttrKind::Int, Default::Int(1), "groups of experts"),
         attr("top_groups", AttrKind::Int, Default::Int(1), "groups that may be chosen from"),
+        attr("activation", AttrKind::Str, Default::Str("silu"), "silu, swigluoai, relu or gelu"),
+        attr("limit", AttrKind::Float, Default::Absent, "clamps g from above and u from both sides"),
+        attr("alpha", AttrKind::Float, Default::Float(1.702), "of swigluoai"),
     ],
     effect: Effect::Pure,
     infer: infer_moe,
@@ -33,30 +39,7 @@ pub(super) const OPS: &[OpSchema] = &[OpSchema {
 fn infer_moe(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
     let x = call.typed(0, "x", ValueKind::Float)?;
     let logits = call.typed(1, "logits", ValueKind::Float)?;
-    let weight = |i: usize, name: &str| -> Result<[usize; 3], OpError> {
-        let w = call.typed(i, name, ValueKind::Weight)?;
-        w.fixed_shape()
-            .and_then(|s| s.try_into().ok())
-            .ok_or_else(|| OpError::new(format!("`{name}` must have three axes, found {}", show(&w.shape))))
-    };
-    let (gate, up, down) = (weight(2, "gate")?, weight(3, "up")?, weight(4, "down")?);
-    let [experts, inner, hidden] = gate;
-    let fits = up == gate
-        && down == [experts, hidden, inner]
-        && x.width() == Some(hidden)
-        && logits.width() == Some(experts);
-    if !fits {
-        return Err(OpError::new(format!(
-            "has x {}, logits {}, gate {gate:?}, up {up:?}, down {down:?}; expected [T, H], [T, E], [E, I, H] twice, [E, H, I]",
-            show(&x.shape),
-            show(&logits.shape)
-        )));
-    }
-    if let Some(bias) = call.optional(5)
-        && bias.fixed_shape() != Some(vec![experts])
-    {
-        return Err(OpError::new(format!("has {experts} experts and a bias {}", show(&bias.shape))));
-    }
+    let experts = check_shapes(call, x, logits)?;
     let (top_k, groups, top_groups) =
         (call.size("top_k")?, call.size("num_groups")?, call.size("top_groups")?);
     let sane = (1..=experts).contains(&top_k)
@@ -69,8 +52,41 @@ fn infer_moe(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
             "cannot choose {top_k} of {experts} experts from {top_groups} of {groups} groups"
         )));
     }
-    if !["softmax", "sigmoid"].contains(&call.attrs.str("router").unwrap_or("")) {
-        return Err(OpError::new("has the routers softmax and sigmoid"));
+    call.choice("router", &["softmax", "sigmoid"])?;
+    let activation = call.choice("activation", &["silu", "swigluoai", "relu", "gelu"])?;
+    if activation == "swigluoai" && call.optional(3).is_none() {
+        return Err(OpError::new("with the activation swigluoai needs `up`"));
     }
     Ok(float(x.shape.clone(), Sharding::Partial))
+}
+
+/// Checks all shapes and returns the number of experts.
+fn check_shapes(call: &Call<'_>, x: &ValueInfo, logits: &ValueInfo) -> Result<usize, OpError> {
+    let gate = call.typed(2, "gate", ValueKind::Weight)?;
+    let [experts, inner, hidden] = gate
+        .fixed_shape()
+        .and_then(|s| s.try_into().ok())
+        .ok_or_else(|| OpError::new(format!("`gate` must have three axes, found {}", show(&gate.shape))))?;
+    if x.shape.len() != 2 || x.width() != Some(hidden) || logits.width() != Some(experts) {
+        return Err(OpError::new(format!(
+            "has x {}, logits {} and gate [{experts}, {inner}, {hidden}]; expected [T, H], [T, E], [E, I, H]",
+            show(&x.shape),
+            show(&logits.shape)
+        )));
+    }
+    let expected: [(usize, &str, &[usize]); 6] = [
+        (3, "up", &[experts, inner, hidden]),
+        (4, "down", &[experts, hidden, inner]),
+        (5, "bias", &[experts]),
+        (6, "gate_bias", &[experts, inner]),
+        (7, "up_bias", &[experts, inner]),
+        (8, "down_bias", &[experts, hidden]),
+    ];
+    for (index, name, shape) in expected {
+        let found = call.optional(index);
+        if let Some(found) = found.filter(|w| w.fixed_shape().as_deref() != Some(shape)) {
+            return Err(OpError::new(format!("expects `{name}` {shape:?}, found {}", show(&found.shape))));
+        }
+    }
+    Ok(experts)
 }

@@ -8,11 +8,11 @@ use crate::schema::{AttrKind, Call, Default, Effect, OpError, OpSchema, float};
 pub(super) const OPS: &[OpSchema] = &[
     OpSchema {
         name: "rope/1",
-        summary: "Rotates pairs of the first R = 2·len(inv_freq) dimensions of every head; the rest passes through. With sections, pair j takes its position from stream 1 if j ≡ 1 (mod 3) and j < 3·sections[1], from stream 2 if j ≡ 2 (mod 3) and j < 3·sections[2], else from stream 0.",
+        summary: "Rotates pairs of the first R = 2·len(inv_freq) dimensions of every head; the rest passes through. With sections, each pair takes its position from one of the streams. Interleaved: pair j from stream 1 if j ≡ 1 (mod 3) and j < 3·sections[1], from stream 2 if j ≡ 2 (mod 3) and j < 3·sections[2], else from stream 0. Blocked: the first sections[0] pairs from stream 0, the next sections[1] from stream 1, the rest from stream 2.",
         formula: "angle = position · inv_freq[j];  (x₁, x₂) → f·(x₁ cos − x₂ sin, x₂ cos + x₁ sin), f = attention_factor, pair (j, j + R/2) for half, (2j, 2j + 1) for interleaved",
         inputs: &[
-            input("x", "[T, heads, dim]"),
-            input("positions", "[T] or [3, T]"),
+            input("x", "[T, heads, dim], or [P, heads, dim]"),
+            input("positions", "one per row, or [3, rows]"),
             input("inv_freq", "[R/2]"),
         ],
         variadic: false,
@@ -23,8 +23,9 @@ pub(super) const OPS: &[OpSchema] = &[
                 "sections",
                 AttrKind::Ints,
                 Default::Absent,
-                "pairs per position stream, for positions [3, T]",
+                "pairs per position stream, for positions [3, rows]",
             ),
+            attr("section_layout", AttrKind::Str, Default::Str("interleaved"), "interleaved or blocked"),
         ],
         effect: Effect::Pure,
         infer: infer_rope,
@@ -60,9 +61,8 @@ fn infer_rope(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
             show(&x.shape)
         )));
     }
-    if !["half", "interleaved"].contains(&call.attrs.str("style").unwrap_or("")) {
-        return Err(OpError::new("has the styles half and interleaved"));
-    }
+    call.choice("style", &["half", "interleaved"])?;
+    call.choice("section_layout", &["interleaved", "blocked"])?;
     let streams = positions.shape.len() == 2;
     let sections = call.sizes("sections")?;
     if streams && (sections.len() != 3 || sections.iter().sum::<usize>() != pairs) {

@@ -3,7 +3,7 @@
 use crate::error::Fault;
 use crate::interpret::Args;
 use crate::state::{KvRows, Sequence};
-use crate::tensor::{Tensor, Value, dot, softmax};
+use crate::tensor::{Ints, Tensor, Value, dot, softmax};
 
 /// Appends each sequence's keys and values to its state.
 pub(super) fn kv_write(args: &Args<'_>, sequences: &mut [&mut Sequence]) -> Result<Value, Fault> {
@@ -91,6 +91,7 @@ fn attend_rows(
     let (heads, scale, causal) = (q.shape[1], args.float("scale"), args.text("mask") == "causal");
     let (window, softcap) = (args.node.attrs.size("window"), args.node.attrs.float("softcap"));
     let sinks = args.optional(5)?;
+    let (select, select_block) = (args.optional_ints(4)?, args.size("select_block"));
     let len = memory.len();
     let first_position = len.saturating_sub(rows.len());
     for (offset, row) in rows.enumerate() {
@@ -99,6 +100,8 @@ fn attend_rows(
             |j: usize| (!causal || j <= position) && window.is_none_or(|window| j + window > position);
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
+            let selected = select.map(|s| selected(s, row, kv_head, select_block, len));
+            let visible = |j: usize| visible(j) && selected.as_ref().is_none_or(|s| s[j]);
             let query = head_of(q, row, head);
             let score = |j: usize| {
                 let score = scale * dot(query, memory.key(j, kv_head));
@@ -111,6 +114,18 @@ fn attend_rows(
         }
     }
     Ok(())
+}
+
+/// Which of `len` positions the entries for a row and KV head name.
+fn selected(select: &Ints, row: usize, kv_head: usize, block: usize, len: usize) -> Vec<bool> {
+    let entries = select.row(row);
+    let per_head = select.shape[select.shape.len() - 1];
+    let entries = if select.shape.len() == 3 { &entries[kv_head * per_head..][..per_head] } else { entries };
+    let mut selected = vec![false; len];
+    for entry in entries.iter().filter_map(|&e| usize::try_from(e).ok()) {
+        selected.iter_mut().skip(entry * block).take(block).for_each(|s| *s = true);
+    }
+    selected
 }
 
 /// Appends `Σⱼ weightⱼ · value(j)`.

@@ -42,6 +42,12 @@ pub(super) fn softcap(args: &Args<'_>) -> Result<Tensor, Fault> {
     map(args, |x| cap * (x / cap).tanh())
 }
 
+/// `sign(x) · √max(|x|, min)`; the sign of 0 is 0.
+pub(super) fn signed_sqrt(args: &Args<'_>) -> Result<Tensor, Fault> {
+    let min = args.float("min");
+    map(args, |x| if x == 0.0 { 0.0 } else { x.signum() * x.abs().max(min).sqrt() })
+}
+
 /// `1 / (1 + e⁻ˣ)`
 pub(super) fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
@@ -74,7 +80,11 @@ pub(super) fn softplus(args: &Args<'_>) -> Result<Tensor, Fault> {
 
 /// `x/2 · (1 + erf(x/√2))`
 pub(super) fn gelu(args: &Args<'_>) -> Result<Tensor, Fault> {
-    map(args, |x| 0.5 * x * (1.0 + erf(x / SQRT_2)))
+    map(args, gelu_of)
+}
+
+pub(super) fn gelu_of(x: f64) -> f64 {
+    0.5 * x * (1.0 + erf(x / SQRT_2))
 }
 
 /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`
@@ -102,6 +112,33 @@ pub(super) fn softmax(args: &Args<'_>) -> Result<Tensor, Fault> {
         tensor::softmax(&x).into_iter().map(|p| p as f32).collect()
     };
     Ok(args.tensor(0)?.map_last(softmax))
+}
+
+/// Rows and columns of every matrix normalised in turn, columns last.
+pub(super) fn sinkhorn(args: &Args<'_>) -> Result<Tensor, Fault> {
+    let (x, iterations, eps) = (args.tensor(0)?, args.size("iterations"), args.float("eps"));
+    let n = x.width();
+    let mut data = Vec::with_capacity(x.data.len());
+    for matrix in x.data.chunks(n * n) {
+        let rows: Vec<f64> = matrix.iter().map(|&v| v.into()).collect();
+        let mut m: Vec<f64> = rows.chunks(n).flat_map(tensor::softmax).map(|p| p + eps).collect();
+        for iteration in 0..iterations {
+            if iteration > 0 {
+                for row in m.chunks_mut(n) {
+                    let sum = row.iter().sum::<f64>() + eps;
+                    for v in row.iter_mut() {
+                        *v /= sum;
+                    }
+                }
+            }
+            for column in 0..n {
+                let sum = (0..n).map(|row| m[row * n + column]).sum::<f64>() + eps;
+                (0..n).for_each(|row| m[row * n + column] /= sum);
+            }
+        }
+        data.extend(m.into_iter().map(|v| v as f32));
+    }
+    Tensor::new(&x.shape, data)
 }
 
 pub(super) fn sum(args: &Args<'_>) -> Result<Tensor, Fault> {

@@ -21,7 +21,18 @@ pub(super) fn linear(args: &Args<'_>) -> Result<Tensor, Fault> {
     Tensor::new(&shape, data)
 }
 
-/// `y[t] = w[ids[t]]`
+/// `y[t, h, n] = Σₖ x[t, h, k] · w[h, n, k]`
+pub(super) fn head_linear(args: &Args<'_>) -> Result<Tensor, Fault> {
+    let (x, w) = (args.tensor(0)?, args.tensor(1)?);
+    let (heads, outputs, inputs) = (w.shape[0], w.shape[1], w.shape[2]);
+    let mut data = Vec::with_capacity(x.shape[0] * heads * outputs);
+    for (i, row) in x.data.chunks(inputs).enumerate() {
+        data.extend(w.row(i % heads).chunks(inputs).map(|w| dot(row, w) as f32));
+    }
+    Tensor::new(&[x.shape[0], heads, outputs], data)
+}
+
+/// `y[…] = w[ids[…]]`
 pub(super) fn embedding(args: &Args<'_>) -> Result<Tensor, Fault> {
     let (ids, w) = (args.ints(0)?, args.tensor(1)?);
     let limit = w.shape[0];

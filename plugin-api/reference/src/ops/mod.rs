@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod indexer;
 mod io;
 mod linear;
 mod moe;
@@ -9,6 +10,7 @@ mod norm;
 mod recurrent;
 mod rope;
 mod shape;
+mod vision;
 
 use crate::error::Fault;
 use crate::interpret::Args;
@@ -43,6 +45,7 @@ pub(crate) fn find(op: &str) -> Option<Rule> {
         weight if weight == "weight/1" || weight.starts_with("weight.") => Rule::Declares,
 
         "linear/1" => Rule::One(linear::linear),
+        "head_linear/1" => Rule::One(linear::head_linear),
         "embedding/1" => Rule::One(linear::embedding),
 
         "rms_norm/1" => Rule::One(norm::rms_norm),
@@ -55,6 +58,8 @@ pub(crate) fn find(op: &str) -> Option<Rule> {
         "affine/1" => Rule::One(elementwise::affine),
         "clamp/1" => Rule::One(elementwise::clamp),
         "softcap/1" => Rule::One(elementwise::softcap),
+        "signed_sqrt/1" => Rule::One(elementwise::signed_sqrt),
+        "sinkhorn/1" => Rule::One(elementwise::sinkhorn),
         "silu/1" => Rule::One(elementwise::silu),
         "sigmoid/1" => Rule::One(elementwise::sigmoid),
         "relu/1" => Rule::One(elementwise::relu),
@@ -80,8 +85,14 @@ pub(crate) fn find(op: &str) -> Option<Rule> {
         "kv_write/1" => Rule::Stateful(attention::kv_write),
         "attention/1" => Rule::Stateful(attention::attention),
 
+        "indexer_topk/1" => Rule::Stateful(indexer::indexer_topk),
+
+        "ngram_hash/1" => Rule::Stateful(recurrent::ngram_hash),
         "causal_conv1d/1" => Rule::Stateful(recurrent::causal_conv1d),
         "gated_delta_rule/1" => Rule::Stateful(recurrent::gated_delta_rule),
+
+        "group_rows/1" => Rule::One(vision::group_rows),
+        "merge_rows/1" => Rule::One(vision::merge_rows),
 
         "moe/1" => Rule::One(moe::moe),
         _ => return None,

@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::interpret::Args;
-use crate::tensor::{Ints, Tensor};
+use crate::tensor::Tensor;
 
 /// `rope/1`. With `angle = position · inv_freq[j]` and `f = attention_factor`, the pair `(x₁, x₂)` of every head becomes
 /// `(f·(x₁ cos − x₂ sin), f·(x₂ cos + x₁ sin))`. Pair `j` is `(j, j + R/2)` in half style, `(2j, 2j + 1)` when interleaved;
@@ -10,6 +10,7 @@ use crate::tensor::{Ints, Tensor};
 pub(super) fn rope(args: &Args<'_>) -> Result<Tensor, Fault> {
     let (x, positions, inv_freq) = (args.tensor(0)?, args.ints(1)?, args.tensor(2)?);
     let (factor, sections) = (args.float("attention_factor"), args.sizes("sections"));
+    let blocked = args.text("section_layout") == "blocked";
     let pairs = inv_freq.data.len();
     let interleaved = args.text("style") == "interleaved";
     let pair = |j: usize| if interleaved { (2 * j, 2 * j + 1) } else { (j, j + pairs) };
@@ -18,7 +19,10 @@ pub(super) fn rope(args: &Args<'_>) -> Result<Tensor, Fault> {
     let mut y = x.clone();
     for t in 0..x.shape[0] {
         for j in 0..pairs {
-            let position = position(positions, &sections, j, t);
+            let stream =
+                if blocked { blocked_stream(&sections, j) } else { interleaved_stream(&sections, j) };
+            let position =
+                if positions.shape.len() == 1 { positions.data[t] } else { positions.row(stream)[t] };
             // Angles are f32 products, as in every implementation that models were trained with.
             let angle = f64::from(position as f32 * inv_freq.data[j]);
             let (sin, cos) = (factor * angle.sin(), factor * angle.cos());
@@ -34,16 +38,22 @@ pub(super) fn rope(args: &Args<'_>) -> Result<Tensor, Fault> {
     Ok(y)
 }
 
-/// Position of row `t` for pair `j`: from the one stream, or from the stream that interleaved sections give to the pair.
-fn position(positions: &Ints, sections: &[usize], j: usize, t: usize) -> i64 {
-    if positions.shape.len() == 1 {
-        return positions.data[t];
-    }
-    let stream = match j % 3 {
-        stream @ 1..=2 if j < 3 * sections[stream] => stream,
+/// The position stream of pair `j`: streams 1 and 2 take every third pair until their section is full.
+fn interleaved_stream(sections: &[usize], j: usize) -> usize {
+    match j % 3 {
+        stream @ 1..=2 if sections.get(stream).is_some_and(|size| j < 3 * size) => stream,
         _ => 0,
-    };
-    positions.row(stream)[t]
+    }
+}
+
+/// The position stream of pair `j`: sections follow one another.
+fn blocked_stream(sections: &[usize], j: usize) -> usize {
+    let mut end = 0;
+    let ends = sections.iter().map(|size| {
+        end += size;
+        end
+    });
+    ends.take_while(|&end| end <= j).count()
 }
 
 /// `y[t] = [sin(p·fⱼ) | cos(p·fⱼ)]` with `p = positions[t] + offset`, `fⱼ = 10000^(−j / (half − 1))`, `half = width / 2`.
