@@ -18,18 +18,6 @@ use super::{PluginError, Status, library, status};
 /// The user's choices among plugins: model type to plugin name.
 pub type Overrides = BTreeMap<String, String>;
 
-/// Reads the value of `--plugin TYPE=NAME`.
-///
-/// # Errors
-/// There is no `=`.
-pub fn parse_override(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((model_type, name)) if !model_type.is_empty() && !name.is_empty() => {
-            Ok((model_type.to_owned(), name.to_owned()))
-        }
-        _ => Err(format!("`{text}`; expected TYPE=NAME, as in qwen3_next=acme-qwen")),
-    }
-}
 
 /// One plugin folder.
 #[derive(Clone, Debug)]
