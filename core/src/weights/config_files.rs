@@ -18,7 +18,7 @@ pub struct ConfigFiles {
     pub generation_config: Option<String>,
     /// `preprocessor_config.json`: image and audio preprocessing.
     pub preprocessor_config: Option<String>,
-    /// `hf_quant_config.json`: the recipe of a ModelOpt checkpoint.
+    /// `hf_quant_config.json`: the recipe of a `ModelOpt` checkpoint.
     pub hf_quant_config: Option<String>,
 }
 

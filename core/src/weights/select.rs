@@ -1,6 +1,8 @@
 //! Which of a directory's files hold the weights. Works on names alone, so that it decides for a local directory and for
 //! the file list of a hub repository alike.
 
+use std::path::Path;
+
 /// The files that hold the weights of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WeightFiles {
@@ -58,7 +60,7 @@ impl WeightFiles {
             |wanted: fn(&str) -> bool| names.iter().filter(|n| wanted(n)).map(|&n| n.to_owned()).collect();
         let safetensors: Vec<String> = of(|n| n.ends_with(".safetensors") && !n.starts_with("adapter_"));
         let model: Vec<String> = safetensors.iter().filter(|n| n.starts_with("model")).cloned().collect();
-        let gguf: Vec<String> = of(|n| n.ends_with(".gguf"));
+        let gguf: Vec<String> = of(is_gguf);
         let pickle: Vec<String> = of(is_pickle);
         if model.iter().any(|n| n == "model.safetensors") {
             return Ok(Self::Safetensors(vec!["model.safetensors".to_owned()]));
@@ -98,6 +100,11 @@ fn shard_total(name: &str) -> Option<u16> {
     total.parse().ok()
 }
 
+/// True for the name of a GGUF file.
+pub(super) fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e == "gguf")
+}
+
 fn is_pickle(name: &str) -> bool {
     let is_weights = [".bin", ".pth", ".pt", ".ckpt"].iter().any(|e| name.ends_with(e));
     is_weights && name != "training_args.bin"
@@ -111,8 +118,8 @@ mod tests {
         WeightFiles::select(names.iter().copied())
     }
 
-    fn safetensors(names: &[&str]) -> Result<WeightFiles, SelectError> {
-        Ok(WeightFiles::Safetensors(names.iter().map(|&n| n.to_owned()).collect()))
+    fn safetensors(names: &[&str]) -> WeightFiles {
+        WeightFiles::Safetensors(names.iter().map(|&n| n.to_owned()).collect())
     }
 
     #[test]
@@ -123,10 +130,10 @@ mod tests {
             "model.safetensors",
             "adapter_model.safetensors",
         ];
-        assert_eq!(select(&names), safetensors(&["model.safetensors"]));
+        assert_eq!(select(&names), Ok(safetensors(&["model.safetensors"])));
         assert_eq!(
             select(&["consolidated.safetensors", "x.gguf"]),
-            safetensors(&["consolidated.safetensors"])
+            Ok(safetensors(&["consolidated.safetensors"]))
         );
     }
 
@@ -138,7 +145,7 @@ mod tests {
     #[test]
     fn numbered_shards_without_an_index_must_be_complete() {
         let (one, two) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
-        assert_eq!(select(&[two, one]), safetensors(&[one, two]));
+        assert_eq!(select(&[two, one]), Ok(safetensors(&[one, two])));
         assert_eq!(select(&[two]), Err(SelectError::MissingShards { files: vec![one.to_owned()] }));
     }
 

@@ -13,7 +13,7 @@ use super::snapshot::{is_commit, missing_files, model_path};
 use super::{Hub, HubError, ModelId, is_repo_path};
 use crate::weights::directory::read_index;
 use crate::weights::progress::{Progress, Stage};
-use crate::weights::select::{INDEX_FILE, WeightFiles};
+use crate::weights::select::{INDEX_FILE, WeightFiles, is_gguf};
 
 /// Attempts for one file when the connection breaks; each resumes where the last one ended.
 const ATTEMPTS: u32 = 5;
@@ -199,7 +199,7 @@ impl Download<'_> {
         if self.files.contains_key(file) {
             return self.get(&[file]);
         }
-        let available = self.files.keys().filter(|n| n.ends_with(".gguf")).map(|&n| n.to_owned()).collect();
+        let available = self.files.keys().filter(|n| is_gguf(n)).map(|&n| n.to_owned()).collect();
         Err(HubError::NoSuchFile { repo: self.id.repo.clone(), file: file.to_owned(), available })
     }
 
@@ -345,7 +345,7 @@ fn is_of_the_hub(error: &HubError) -> bool {
 /// Errors that go away by themselves.
 fn is_passing(error: &HubError) -> bool {
     match error {
-        HubError::Network { .. } | HubError::Size { .. } => true,
+        HubError::Network { .. } => true,
         HubError::Status { status, .. } => *status == 429 || *status >= 500,
         _ => false,
     }

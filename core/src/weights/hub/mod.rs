@@ -14,6 +14,8 @@ pub use error::HubError;
 
 use std::path::{Path, PathBuf};
 
+use super::select::is_gguf;
+
 /// A model on the hub, as the user writes it: `org/name`, or `org/name:file.gguf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
@@ -40,8 +42,8 @@ impl ModelId {
                 && !part.contains("..")
                 && !part.contains("--")
         };
-        let is_gguf = |file: &str| file.ends_with(".gguf") && is_repo_path(file);
-        let valid = is_part(org) && is_part(name) && gguf.is_none_or(is_gguf);
+        let is_file = |file: &str| is_gguf(file) && is_repo_path(file);
+        let valid = is_part(org) && is_part(name) && gguf.is_none_or(is_file);
         valid.then(|| Self { repo: repo.to_owned(), gguf: gguf.map(str::to_owned) })
     }
 }

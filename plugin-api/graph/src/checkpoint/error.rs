@@ -263,9 +263,9 @@ pub enum CheckpointError {
 /// At most ten problems in one line, and how many more there are.
 fn list(problems: &[String]) -> String {
     const SHOWN: usize = 10;
-    let mut text = problems.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
-    if problems.len() > SHOWN {
-        text.push_str(&format!("; and {} more", problems.len() - SHOWN));
+    let shown = problems.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match problems.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
     }
-    text
 }

@@ -86,6 +86,7 @@ impl Headers {
     }
 
     /// All tensors, in the order of the files.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
         self.tensors.iter()
     }

@@ -42,6 +42,7 @@ impl Metadata {
     }
 
     /// Keys and values in the order of the file.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
