@@ -35,9 +35,6 @@ pub(crate) trait Simd: Int8Dot + Copy + 'static {
     /// # Safety
     /// As `splat`.
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    /// # Safety
-    /// As `splat`.
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the level has it.
     /// # Safety
     /// As `splat`.
@@ -97,10 +94,6 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         std::array::from_fn(|i| a[i] + b[i])
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        std::array::from_fn(|i| a[i] * b[i])
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
@@ -168,11 +161,6 @@ mod x86 {
             unsafe { _mm256_add_ps(a, b) }
         }
         #[inline(always)]
-        unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-            // SAFETY: see the impl.
-            unsafe { _mm256_mul_ps(a, b) }
-        }
-        #[inline(always)]
         unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
             // SAFETY: see the impl.
             unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -234,11 +222,6 @@ mod x86 {
         unsafe fn add(a: __m512, b: __m512) -> __m512 {
             // SAFETY: see the impl.
             unsafe { _mm512_add_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-            // SAFETY: see the impl.
-            unsafe { _mm512_mul_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {

@@ -118,21 +118,3 @@ fn integer_dots<L: Layout>(body: &[u8], x: &[i8]) -> [[i32; GROUP_ROWS]; 2] {
     }
     dots
 }
-impl Int8Dot for super::super::simd::Avx2 {
-    unsafe fn dot<L: Layout, const TT: usize>(
-        operands: Operands<'_>,
-        rows: [usize; TT],
-        out: &mut [[f32; GROUP_ROWS]; TT],
-    ) {
-        unsafe { Portable::dot::<L, TT>(operands, rows, out) }
-    }
-}
-impl Int8Dot for super::super::simd::Avx512 {
-    unsafe fn dot<L: Layout, const TT: usize>(
-        operands: Operands<'_>,
-        rows: [usize; TT],
-        out: &mut [[f32; GROUP_ROWS]; TT],
-    ) {
-        unsafe { Portable::dot::<L, TT>(operands, rows, out) }
-    }
-}

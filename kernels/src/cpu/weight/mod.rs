@@ -16,7 +16,7 @@ use half::{bf16, f16};
 
 pub(crate) use block::BLOCK;
 pub use format::Format;
-pub(crate) use pack::{GROUP_ROWS, STEP};
+pub(crate) use pack::GROUP_ROWS;
 
 use crate::error::{KernelError, Result, ensure_len, ensure_value};
 use pack::{AlignedBytes, Layout, group_bytes, with_layout};

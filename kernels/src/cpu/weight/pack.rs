@@ -103,7 +103,7 @@ layouts! {
 /// 64 bytes at a cache-line boundary.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u8; 64]);
+struct Line(#[allow(dead_code)] [u8; 64]);
 
 /// An aligned byte buffer.
 pub(crate) struct AlignedBytes {
