@@ -50,7 +50,13 @@ fn dispatch(cpu: &Cpu) -> f64 {
     start.elapsed().as_secs_f64() / 20_000.0 * 1e6
 }
 
-fn shape(cpu: &Cpu, name: &str, format: Format, (num_rows, num_cols): (usize, usize), activations: Activations) {
+fn shape(
+    cpu: &Cpu,
+    name: &str,
+    format: Format,
+    (num_rows, num_cols): (usize, usize),
+    activations: Activations,
+) {
     let size = num_rows * format.row_bytes(num_cols);
     let copies = (WORKING_SET / size).clamp(1, 64);
     let bytes: Vec<u8> = (0..size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3f).collect();

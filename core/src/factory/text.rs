@@ -10,12 +10,17 @@ use crate::config::EngineConfig;
 use crate::error::EngineError;
 use crate::server::{Chat, SamplingDefaults, StreamOptions, Text, TextDelta, TextStream};
 use crate::text::{
-    ChatPrompt, GenerationConfigSource, GgufVocab, IncrementalDetokenizer, StopMatcher, TextError, TextModel, TextOptions, Tokenizer,
+    ChatPrompt, GenerationConfigSource, GgufVocab, IncrementalDetokenizer, StopMatcher, TextError, TextModel,
+    TextOptions, Tokenizer,
 };
 use crate::weights::ModelSource;
 
 /// Loads tokenizer, chat template and generation defaults.
-pub(super) fn load(config: &EngineConfig, source: &ModelSource, vocab_size: usize) -> anyhow::Result<TextModel> {
+pub(super) fn load(
+    config: &EngineConfig,
+    source: &ModelSource,
+    vocab_size: usize,
+) -> anyhow::Result<TextModel> {
     let options = TextOptions {
         chat_template: config.chat_template.clone(),
         generation_config: match config.generation_config.as_str() {
@@ -25,7 +30,8 @@ pub(super) fn load(config: &EngineConfig, source: &ModelSource, vocab_size: usiz
         },
         override_generation_config: Some(config.override_generation_config.0.clone()),
     };
-    let model_config: Json = source.config().map_or(Ok(Json::Null), |files| serde_json::from_str(&files.config))?;
+    let model_config: Json =
+        source.config().map_or(Ok(Json::Null), |files| serde_json::from_str(&files.config))?;
     let without_tokenizer = config.skip_tokenizer_init;
     if let Some(directory) = config.tokenizer.as_deref().filter(|_| !without_tokenizer) {
         return Ok(TextModel::from_dir(Path::new(directory), &model_config, vocab_size, &options)?);
@@ -34,7 +40,9 @@ pub(super) fn load(config: &EngineConfig, source: &ModelSource, vocab_size: usiz
         Some(metadata) if !without_tokenizer => {
             Ok(TextModel::from_gguf(&gguf_vocab(metadata)?, &model_config, vocab_size, &options)?)
         }
-        None if !without_tokenizer => Ok(TextModel::from_dir(source.path(), &model_config, vocab_size, &options)?),
+        None if !without_tokenizer => {
+            Ok(TextModel::from_dir(source.path(), &model_config, vocab_size, &options)?)
+        }
         _ => {
             let directory = source.config().map(|_| source.path());
             let generation = crate::text::GenerationConfig::load(
@@ -146,8 +154,14 @@ impl Text for Served {
 
     fn stream(&self, _prompt: &[u32], options: &StreamOptions) -> Box<dyn TextStream> {
         let stops = StopMatcher::new(options.stop.clone(), options.include_stop_str_in_output);
-        let detokenizer = self.0.tokenizer().map(|t| IncrementalDetokenizer::continuing(t, options.skip_special_tokens));
-        Box::new(Stream { detokenizer, stops: stops.map_err(error), min_tokens: options.min_tokens, num_tokens: 0 })
+        let detokenizer =
+            self.0.tokenizer().map(|t| IncrementalDetokenizer::continuing(t, options.skip_special_tokens));
+        Box::new(Stream {
+            detokenizer,
+            stops: stops.map_err(error),
+            min_tokens: options.min_tokens,
+            num_tokens: 0,
+        })
     }
 }
 

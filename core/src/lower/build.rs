@@ -293,12 +293,11 @@ impl Builder<'_> {
         let text = |v: VectorId| format!("{:?}", self.plan.vectors[v.0]);
         let same =
             |t: &RotaryTable| t.attention_factor == attention_factor && text(t.inv_freq) == text(inv_freq);
-        match self.plan.tables.iter().position(same) {
-            Some(known) => TableId(known),
-            None => {
-                self.plan.tables.push(RotaryTable { inv_freq, attention_factor });
-                TableId(self.plan.tables.len() - 1)
-            }
+        if let Some(known) = self.plan.tables.iter().position(same) {
+            TableId(known)
+        } else {
+            self.plan.tables.push(RotaryTable { inv_freq, attention_factor });
+            TableId(self.plan.tables.len() - 1)
         }
     }
 

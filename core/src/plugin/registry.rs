@@ -18,7 +18,6 @@ use super::{PluginError, Status, library, status};
 /// The user's choices among plugins: model type to plugin name.
 pub type Overrides = BTreeMap<String, String>;
 
-
 /// One plugin folder.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -373,9 +372,10 @@ impl Registry {
     fn nothing_for(&self, keys: &[(&str, Key)]) -> PluginError {
         let wanted = keys.iter().map(|(value, key)| format!("{} `{value}`", key.name()));
         let wanted: Vec<_> = wanted.collect();
-        let wanted = match wanted.is_empty() {
-            true => "a model that names neither model_type nor architecture".to_owned(),
-            false => wanted.join(" or "),
+        let wanted = if wanted.is_empty() {
+            "a model that names neither model_type nor architecture".to_owned()
+        } else {
+            wanted.join(" or ")
         };
         let summary = |folder: &PathBuf| {
             let here = self.candidates.iter().filter(|c| c.root == *folder).map(Candidate::status);

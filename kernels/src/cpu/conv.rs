@@ -53,7 +53,7 @@ pub fn causal_conv1d(
     )?;
     conv.bias.map_or(Ok(()), |b| ensure_len(OP, "bias", b.len(), channels))?;
     let slot_len = (kernel - 1) * channels;
-    let num_slots = if slot_len == 0 { usize::from(u16::MAX) } else { state.len() / slot_len };
+    let num_slots = state.len().checked_div(slot_len).unwrap_or(usize::from(u16::MAX));
     ensure_len(OP, "state", state.len(), num_slots * slot_len)?;
     let (starts, rows) = layout(OP, sequences, num_slots)?;
     ensure_len(OP, "x", x.len(), rows * channels)?;

@@ -75,14 +75,14 @@ fn erfc(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.5 * z);
     let p = 0.170_872_77_f32;
     let p = p * t - 0.822_152_23;
-    let p = p * t + 1.488_515_87;
-    let p = p * t - 1.135_203_98;
+    let p = p * t + 1.488_515_9;
+    let p = p * t - 1.135_204;
     let p = p * t + 0.278_868_07;
     let p = p * t - 0.186_288_06;
     let p = p * t + 0.096_784_18;
     let p = p * t + 0.374_091_96;
-    let p = p * t + 1.000_023_68;
-    let p = p * t - 1.265_512_23;
+    let p = p * t + 1.000_023_7;
+    let p = p * t - 1.265_512_2;
     let tail = t * exp(p - z * z);
     if x >= 0.0 { tail } else { 2.0 - tail }
 }

@@ -221,7 +221,7 @@ pub fn expert_linear(
     let main = match op {
         ExpertOp::Linear(weight) | ExpertOp::Gated { gate: weight, .. } => weight,
     };
-    let limit = if main.stride == 0 { 0 } else { main.weight.num_rows() / main.stride };
+    let limit = main.weight.num_rows().checked_div(main.stride).unwrap_or(0);
     let num_tokens = rows_of(OP, "experts", experts.len(), top_k)?;
     if let Some(position) = experts.iter().position(|&e| e as usize >= limit) {
         let found = experts[position] as usize;

@@ -88,7 +88,7 @@ pub fn rms_norm_in_place(
             NormWeight::None => x.iter_mut().for_each(|x| *x *= factor),
             NormWeight::Plain(w) => x.iter_mut().zip(w).for_each(|(x, w)| *x = *x * factor * w),
             NormWeight::ZeroCentered(w) => {
-                x.iter_mut().zip(w).for_each(|(x, w)| *x = *x * factor * (1.0 + w))
+                x.iter_mut().zip(w).for_each(|(x, w)| *x = *x * factor * (1.0 + w));
             }
         }
     });

@@ -137,6 +137,7 @@ impl ThreadPool {
     fn start<'a>(&self, f: &'a (dyn Fn(usize, usize) + Sync + 'a)) {
         let num_workers = self.num_threads();
         let job: *const (dyn Fn(usize, usize) + Sync + 'a) = f;
+        #[allow(clippy::transmute_ptr_to_ptr)] // A cast cannot change the lifetime.
         // SAFETY: only the lifetime changes; `run` keeps the closure alive until `wait` has returned.
         let job: Job = unsafe { std::mem::transmute::<*const (dyn Fn(usize, usize) + Sync + 'a), Job>(job) };
         // SAFETY: `pending` is 0 and the dispatch lock is held, so no worker reads `job`.

@@ -20,7 +20,13 @@ struct Case {
 fn case(rng: &mut Rng, format: Format, num_rows: usize, num_cols: usize) -> Case {
     let bytes = quantized::random(format, rng, num_rows, num_cols);
     let values = quantized::matrix(format, &bytes, num_cols);
-    Case { format, weight: Weight::from_vec(format, num_rows, num_cols, bytes).unwrap(), values, num_rows, num_cols }
+    Case {
+        format,
+        weight: Weight::from_vec(format, num_rows, num_cols, bytes).unwrap(),
+        values,
+        num_rows,
+        num_cols,
+    }
 }
 
 /// (x wᵀ, Σ |x w|).
@@ -71,7 +77,10 @@ fn products_match_dequantised_dot_products() {
                     let (expected, size) = reference(&case, &seen(mode, format, &x));
                     for cpu in &cpus {
                         let out = product(cpu, &case, mode, &x);
-                        let what = format!("{format:?} {mode:?} {:?} T={tokens} [{num_rows}, {num_cols}]", cpu.isa());
+                        let what = format!(
+                            "{format:?} {mode:?} {:?} T={tokens} [{num_rows}, {num_cols}]",
+                            cpu.isa()
+                        );
                         // Terms of Σ (q - offset) x and Σ min x cancel, so |w x| understates the rounding a little.
                         assert_close(&out, &expected, |i| 4e-6 * size[i] + 1e-7, &what);
                     }
@@ -123,7 +132,12 @@ fn extreme_quants_do_not_overflow() {
                     let x = vec![sign; num_cols];
                     let (expected, size) = reference(&case, &seen(Activations::Int8, case.format, &x));
                     let out = product(&cpu, &case, Activations::Int8, &x);
-                    assert_close(&out, &expected, |i| 4e-6 * size[i] + 1e-6, &format!("{format:?} {fill:#x}"));
+                    assert_close(
+                        &out,
+                        &expected,
+                        |i| 4e-6 * size[i] + 1e-6,
+                        &format!("{format:?} {fill:#x}"),
+                    );
                 }
             }
         }
@@ -170,7 +184,11 @@ fn a_slice_of_rows_gives_the_same_bits_as_the_whole() {
                     linear(&cpu, &x, mode, &mut [Projection::new(&weight, &mut out)]).unwrap();
                     for t in 0..6 {
                         let expected = &all[t * 70..][rows.clone()];
-                        assert_same_bits(&out[t * rows.len()..][..rows.len()], expected, &format!("{format:?} {rows:?}"));
+                        assert_same_bits(
+                            &out[t * rows.len()..][..rows.len()],
+                            expected,
+                            &format!("{format:?} {rows:?}"),
+                        );
                     }
                 }
             }
@@ -251,7 +269,11 @@ fn non_finite_activations_show() {
                     x[600] = bad;
                     let out = product(&cpu, &case, mode, &x);
                     assert!(out[..16].iter().all(|v| v.is_finite()), "{format:?} {mode:?} {bad}: other row");
-                    assert!(out[16..].iter().all(|v| !v.is_finite()), "{format:?} {mode:?} {bad}: {:?}", &out[16..]);
+                    assert!(
+                        out[16..].iter().all(|v| !v.is_finite()),
+                        "{format:?} {mode:?} {bad}: {:?}",
+                        &out[16..]
+                    );
                 }
             }
         }

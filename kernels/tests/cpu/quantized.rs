@@ -25,7 +25,9 @@ fn dequantize_block(format: Format, b: &[u8]) -> Vec<f64> {
         Format::Q4_0 => small(&|i| half(b) * (f64::from(nibble(&b[2..], i)) - 8.0)),
         Format::Q4_1 => small(&|i| half(b) * f64::from(nibble(&b[4..], i)) + half(&b[2..])),
         Format::Q5_0 => small(&|i| half(b) * (f64::from(nibble(&b[6..], i) | fifth(&b[2..], i)) - 16.0)),
-        Format::Q5_1 => small(&|i| half(b) * f64::from(nibble(&b[8..], i) | fifth(&b[4..], i)) + half(&b[2..])),
+        Format::Q5_1 => {
+            small(&|i| half(b) * f64::from(nibble(&b[8..], i) | fifth(&b[4..], i)) + half(&b[2..]))
+        }
         Format::Q8_0 => small(&|i| half(b) * f64::from(b[2 + i] as i8)),
         Format::Q4_K | Format::Q5_K => (0..256).map(|i| k_value(format, b, i)).collect(),
         Format::Q6_K => {
@@ -61,7 +63,7 @@ fn k_value(format: Format, b: &[u8], i: usize) -> f64 {
     };
     let qs = if format == Format::Q4_K { &b[16..] } else { &b[48..] };
     let byte = qs[32 * (s / 2) + i % 32];
-    let mut q = if s % 2 == 0 { byte & 15 } else { byte >> 4 };
+    let mut q = if s.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
     if format == Format::Q5_K {
         q |= (b[16 + i % 32] >> s & 1) << 4;
     }

@@ -25,7 +25,12 @@ fn rows_read_back_as_the_checkpoint_says() {
                     let mut out = poisoned(num_cols);
                     weight.dequantize_row(row, &mut out).unwrap();
                     let expected = &expected[row * num_cols..][..num_cols];
-                    assert_close(&out, expected, |i| 2e-7 * (expected[i].abs() + 1.0), &format!("{format:?}"));
+                    assert_close(
+                        &out,
+                        expected,
+                        |i| 2e-7 * (expected[i].abs() + 1.0),
+                        &format!("{format:?}"),
+                    );
                 }
             }
         }

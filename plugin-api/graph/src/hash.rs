@@ -18,7 +18,7 @@ pub fn graph_hash(graph: &Graph) -> Hash {
     hasher.update(format!("{} {}", graph.entry, graph.index));
     let mut numbering = Numbering::default();
     for node in &graph.nodes {
-        hasher.update(describe(node, &mut numbering, |text| text.to_owned()));
+        hasher.update(describe(node, &mut numbering, ToOwned::to_owned));
     }
     hasher.finalize().into()
 }

@@ -146,7 +146,7 @@ impl OpSchema {
                 )));
             }
         }
-        for spec in self.attrs.iter() {
+        for spec in self.attrs {
             if attrs.get(spec.name).is_some() {
                 continue;
             }

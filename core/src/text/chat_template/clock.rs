@@ -88,7 +88,7 @@ fn strftime(seconds: u64, format: &str) -> Result<String, String> {
 
 /// Year, month (1 to 12), day of the month and day of the year (both from 1) of a day counted from 1970-01-01.
 fn civil_date(mut days: u64) -> (u64, usize, u64, u64) {
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {
         days -= 365 + u64::from(leap(year));

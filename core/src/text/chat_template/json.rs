@@ -80,13 +80,12 @@ impl Writer {
         self.out.push('{');
         for (index, key) in keys.iter().enumerate() {
             self.separate(index, depth + 1);
-            match key.kind() {
-                ValueKind::String => self.string(key.as_str().unwrap_or_default()),
-                _ => {
-                    self.out.push('"');
-                    self.value(key, depth)?;
-                    self.out.push('"');
-                }
+            if key.kind() == ValueKind::String {
+                self.string(key.as_str().unwrap_or_default())
+            } else {
+                self.out.push('"');
+                self.value(key, depth)?;
+                self.out.push('"');
             }
             self.out.push_str(&self.key);
             self.value(&value.get_item(key)?, depth + 1)?;

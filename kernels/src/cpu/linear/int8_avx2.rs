@@ -3,11 +3,19 @@
 //! `vpmaddubsw` multiplies unsigned quants with signed x; pair sums are added in 16 bits as far as they cannot
 //! overflow (8, 4 and 2 of them for 4-, 5- and 6-bit quants) before `vpmaddwd` widens them.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_and_si256, _mm256_blend_epi16, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32,
+    _mm256_xor_ps,
+};
 
 use super::super::simd::Avx2;
-use super::super::weight::pack::{GROUP_ROWS, Layout, STEP, Scales};
 use super::super::weight::BLOCK;
+use super::super::weight::pack::{GROUP_ROWS, Layout, STEP, Scales};
 use super::int8::{Int8Dot, Operands};
 
 impl Int8Dot for Avx2 {
@@ -134,7 +142,16 @@ unsafe fn block_scales<L: Layout>(header: [[__m256; 2]; 2], body: *const u8, hal
                 let twice = _mm256_set1_epi32(0x0100_0100);
                 let twice = _mm256_add_epi32(
                     twice,
-                    _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c),
+                    _mm256_setr_epi32(
+                        0,
+                        0x0404_0404,
+                        0x0808_0808,
+                        0x0c0c_0c0c,
+                        0,
+                        0x0404_0404,
+                        0x0808_0808,
+                        0x0c0c_0c0c,
+                    ),
                 );
                 let part = |at: usize| {
                     let bytes = _mm_loadl_epi64(body.add(at + 8 * half).cast());

@@ -1,6 +1,13 @@
 //! The AVX-512 level of [`super::int8`]: all 16 rows of a group at a time, `vpdpbusd` for the products.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_mullo_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_ternarylogic_epi32,
+    _mm512_xor_si512,
+};
 
 use super::super::simd::Avx512;
 use super::super::weight::BLOCK;
@@ -144,7 +151,8 @@ unsafe fn unpack<L: Layout>(body: *const u8) -> Steps {
         // 0xf8 is a | (b & c).
         if L::BITS == 5 {
             let bits = load(high);
-            let or = |w: &mut __m512i, v| *w = _mm512_ternarylogic_epi32::<0xf8>(*w, v, _mm512_set1_epi8(0x10));
+            let or =
+                |w: &mut __m512i, v| *w = _mm512_ternarylogic_epi32::<0xf8>(*w, v, _mm512_set1_epi8(0x10));
             or(&mut w[0], _mm512_slli_epi16::<4>(bits));
             or(&mut w[1], _mm512_slli_epi16::<3>(bits));
             or(&mut w[2], _mm512_slli_epi16::<2>(bits));
@@ -157,7 +165,9 @@ unsafe fn unpack<L: Layout>(body: *const u8) -> Steps {
         if L::BITS == 6 {
             for line in 0..2 {
                 let bits = load(high.add(STEP * line));
-                let or = |w: &mut __m512i, v| *w = _mm512_ternarylogic_epi32::<0xf8>(*w, v, _mm512_set1_epi8(0x30));
+                let or = |w: &mut __m512i, v| {
+                    *w = _mm512_ternarylogic_epi32::<0xf8>(*w, v, _mm512_set1_epi8(0x30));
+                };
                 or(&mut w[4 * line], _mm512_slli_epi16::<4>(bits));
                 or(&mut w[4 * line + 1], _mm512_slli_epi16::<2>(bits));
                 or(&mut w[4 * line + 2], bits);

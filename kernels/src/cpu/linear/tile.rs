@@ -194,7 +194,7 @@ unsafe fn products<S: Simd>(
                 let next = &mut next[..out.len()];
                 // SAFETY: as above.
                 unsafe {
-                    group_products::<S>(input, operand.weight.format(), groups, group + 1, x_rows, next)
+                    group_products::<S>(input, operand.weight.format(), groups, group + 1, x_rows, next);
                 }
                 for (lanes, next) in out.iter_mut().zip(next) {
                     lanes[GROUP_ROWS - lane..].copy_from_slice(&next[..lane]);
@@ -220,16 +220,13 @@ unsafe fn group_products<S: Simd>(
     let len = group_bytes(format, input.num_cols);
     let group = &groups[group * len..][..len];
     let row = |i: usize| x_rows.get(i);
-    match input.quantized {
-        Some(x) => {
-            let operands = int8::Operands { group, num_blocks: input.num_cols / BLOCK, x };
-            // SAFETY: the group has the width of x; the rest is the caller's promise.
-            with_layout!(format, L => unsafe { int8::dot_rows::<S, L>(operands, row, out) }, ());
-        }
-        None => {
-            let operands = panel::Operands { group, num_cols: input.num_cols, x: input.x };
-            // SAFETY: as above.
-            with_layout!(format, L => unsafe { panel::dot_rows::<S, L>(operands, row, out) }, ());
-        }
+    if let Some(x) = input.quantized {
+        let operands = int8::Operands { group, num_blocks: input.num_cols / BLOCK, x };
+        // SAFETY: the group has the width of x; the rest is the caller's promise.
+        with_layout!(format, L => unsafe { int8::dot_rows::<S, L>(operands, row, out) }, ());
+    } else {
+        let operands = panel::Operands { group, num_cols: input.num_cols, x: input.x };
+        // SAFETY: as above.
+        with_layout!(format, L => unsafe { panel::dot_rows::<S, L>(operands, row, out) }, ());
     }
 }

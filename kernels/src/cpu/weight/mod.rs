@@ -118,7 +118,7 @@ impl Weight {
             expected: format!("an end within the {} bytes of the file", available.len()),
             found: range.end,
         })?;
-        let expected = num_rows.checked_mul(format.row_bytes(num_cols)).unwrap_or(usize::MAX);
+        let expected = num_rows.saturating_mul(format.row_bytes(num_cols));
         ensure_len(OP, "range", found, expected)?;
         let storage = if format.is_quantized() {
             Storage::Packed(Arc::new(pack::pack(format, num_rows, num_cols, slice)))

@@ -43,6 +43,7 @@ pub struct ResolvedWeight {
 
 /// Resolves the weights of one entry point against a checkpoint; with none, every first alternative becomes
 /// [`Expr::Dummy`].
+#[must_use]
 pub fn resolve(graph: &Graph, headers: Option<&Headers>) -> (Resolution, Report) {
     let mut resolver =
         Resolver { graph, headers, resolution: Resolution::default(), report: Report::default() };
@@ -88,7 +89,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn names<'n>(node: &'n Node) -> &'n [String] {
+    fn names(node: &Node) -> &[String] {
         node.attrs.strs("names").unwrap_or(&[])
     }
 
@@ -149,12 +150,11 @@ impl<'a> Resolver<'a> {
         let Some(headers) = self.headers else {
             return Some(Expr::Dummy { name: names.first()?.clone(), shape: shape.to_vec() });
         };
-        match names.iter().find_map(|n| headers.get(n)) {
-            Some(tensor) => self.claim(node, tensor, shape),
-            None => {
-                self.report.missing(self.graph, node, names.to_vec(), shape, headers);
-                None
-            }
+        if let Some(tensor) = names.iter().find_map(|n| headers.get(n)) {
+            self.claim(node, tensor, shape)
+        } else {
+            self.report.missing(self.graph, node, names.to_vec(), shape, headers);
+            None
         }
     }
 
@@ -181,13 +181,14 @@ impl<'a> Resolver<'a> {
             self.resolution.num_requested += 1;
             let part = match self.headers {
                 None => Some(Expr::Dummy { name, shape: one.to_vec() }),
-                Some(headers) => match headers.get(&name) {
-                    Some(tensor) => self.claim(node, tensor, one),
-                    None => {
+                Some(headers) => {
+                    if let Some(tensor) = headers.get(&name) {
+                        self.claim(node, tensor, one)
+                    } else {
                         self.report.missing(self.graph, node, vec![name], one, headers);
                         None
                     }
-                },
+                }
             };
             match part {
                 Some(part) => parts.push(Expr::Reshape { of: Box::new(part), shape: [&[1], one].concat() }),
