@@ -13,6 +13,7 @@ use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::cpu::{CpuPlan, LoadError, Numerics, States, WeightLoader, kv_bytes_per_token};
+use crate::exec::runner::RowMetadata;
 use crate::exec::{ModelRunner, RunnerLimits};
 use crate::lower::{LowerError, Taps, lower};
 use crate::weights::{ModelSource, Progress, Stage};
@@ -190,7 +191,7 @@ pub fn build_runner(
         states,
         numerics: options.numerics,
         limits,
-        rows: Default::default(),
+        rows: RowMetadata::default(),
     };
     Ok(BuiltModel { runner, facts: traced.facts, kv_cache_bytes, activation_bytes, notes })
 }

@@ -512,11 +512,15 @@ impl PluginError {
         };
         let mut context = format!("entry {entry}");
         if let Some(layer) = layer {
-            context += &format!(", layer {layer}");
+            context.push_str(", layer ");
+            context.push_str(&layer.to_string());
         }
         let (code, what) = match op {
             Some((number, name)) => {
-                context += &format!(", op {number} {name}");
+                context.push_str(", op ");
+                context.push_str(&number.to_string());
+                context.push(' ');
+                context.push_str(name);
                 let known = metrale_graph::schema::find_op(name).is_some();
                 (if known { "P0302" } else { "P0301" }, message.clone())
             }

@@ -12,7 +12,6 @@ pub mod error;
 pub mod library;
 pub mod probe;
 pub mod registry;
-pub mod scaffold;
 pub mod status;
 pub mod trust;
 

@@ -81,7 +81,7 @@ impl Writer {
         for (index, key) in keys.iter().enumerate() {
             self.separate(index, depth + 1);
             if key.kind() == ValueKind::String {
-                self.string(key.as_str().unwrap_or_default())
+                self.string(key.as_str().unwrap_or_default());
             } else {
                 self.out.push('"');
                 self.value(key, depth)?;

@@ -47,12 +47,12 @@ impl MessageFormat {
         }
     }
 
-    pub(super) fn prepare(&self, messages: &[Value]) -> Result<Vec<Value>, TextError> {
+    pub(super) fn prepare(self, messages: &[Value]) -> Result<Vec<Value>, TextError> {
         let prepare = |(index, message): (usize, &Value)| self.prepare_message(index, message);
         messages.iter().enumerate().map(prepare).collect()
     }
 
-    fn prepare_message(&self, index: usize, message: &Value) -> Result<Value, TextError> {
+    fn prepare_message(self, index: usize, message: &Value) -> Result<Value, TextError> {
         let place = format!("messages[{index}]");
         let Value::Object(message) = message else {
             return Err(invalid(place, "must be an object with `role` and `content`"));
@@ -82,7 +82,7 @@ impl MessageFormat {
         Ok(Value::Object(message))
     }
 
-    fn prepare_content(&self, place: &str, content: &mut Value) -> Result<(), TextError> {
+    fn prepare_content(self, place: &str, content: &mut Value) -> Result<(), TextError> {
         match content {
             Value::String(text) if self.requires_parts => {
                 *content = json!([{"type": "text", "text": text}]);

@@ -4,6 +4,7 @@
 //! ([`huggingface`]) or GGUF metadata ([`gguf`], which writes the equivalent tokenizer.json). Decoding works on the
 //! bytes of each token, the same for whole sequences, streams and the `bytes` of log-probabilities.
 
+mod byte_alphabet;
 mod gguf;
 mod huggingface;
 mod pre_tokenizer;
@@ -66,11 +67,14 @@ impl Tokenizer {
     /// Builds from a parsed tokenizer.json of any version. `origin` names it in errors.
     fn from_json(
         origin: &str,
-        description: Value,
+        mut description: Value,
         roles: impl FnOnce(&TokenTable) -> Result<Roles, TextError>,
     ) -> Result<Self, TextError> {
         let table = read_table(origin, &description)?;
         let roles = roles(&table)?;
+        if is_byte_level(&description) {
+            byte_alphabet::complete(&mut description, table.size());
+        }
         let pipeline = build_pipeline(origin, description)?;
         check_added_ids(origin, &pipeline, &table)?;
         let (prefix, suffix) = added_around(origin, &pipeline, &roles)?;
@@ -83,6 +87,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         let mut ids = encode(&self.inner.pipeline, text, add_special_tokens)
             .map_err(|message| TextError::InvalidMessage { message, param: "prompt".to_owned() })?;
+        // Placeholders for bytes that the vocabulary does not have.
+        ids.retain(|&id| (id as usize) < self.inner.table.size());
         if add_special_tokens {
             if let Some(bos) = self.inner.prefix {
                 ids.insert(0, bos);
