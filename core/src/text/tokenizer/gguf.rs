@@ -177,19 +177,20 @@ fn byte_level_bpe(vocab: &GgufVocab, rule: &PreTokenizer) -> Result<Value, TextE
         .iter()
         .map(|split| json!({"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": false}))
         .collect();
-    let pre_tokenizer = match <[Value; 1]>::try_from(splits) {
-        Ok([only]) => only,
-        Err(several) => json!({"type": "Sequence", "pretokenizers": several}),
-    };
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let pre_tokenizers: Vec<Value> = splits.into_iter().chain([byte_level.clone()]).collect();
     Ok(json!({
-        "version": "2.0",
+        "version": "1.0",
         "added_tokens": added_tokens(vocab)?,
         "normalizer": if rule.nfc { json!({"type": "NFC"}) } else { Value::Null },
-        "pre_tokenizer": pre_tokenizer,
-        "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers},
+        "post_processor": null,
+        "decoder": byte_level,
         "model": {
-            "type": "BPE", "byte_level": true, "ignore_merges": rule.ignore_merges,
-            "vocab": vocab_object(vocab), "merges": merges,
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": rule.ignore_merges, "vocab": vocab_object(vocab), "merges": merges,
         },
     }))
 }
@@ -212,12 +213,12 @@ fn sentence_piece_bpe(vocab: &GgufVocab) -> Result<Value, TextError> {
     normalizers.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}));
     let unknown = vocab.unknown.and_then(|id| vocab.tokens.get(id as usize));
     Ok(json!({
-        "version": "2.0",
+        "version": "1.0",
         "added_tokens": added_tokens(vocab)?,
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
-            "type": "BPE", "byte_level": false, "byte_fallback": true, "fuse_unk": true, "unk_token": unknown,
+            "type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": unknown,
             "vocab": vocab_object(vocab), "merges": merges_from_scores(vocab)?,
         },
     }))

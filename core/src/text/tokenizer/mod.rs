@@ -4,7 +4,6 @@
 //! ([`huggingface`]) or GGUF metadata ([`gguf`], which writes the equivalent tokenizer.json). Decoding works on the
 //! bytes of each token, the same for whole sequences, streams and the `bytes` of log-probabilities.
 
-mod byte_alphabet;
 mod gguf;
 mod huggingface;
 mod pre_tokenizer;
@@ -15,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
+use tokenizers::Tokenizer as Pipeline;
 
 pub use gguf::{GgufTokenType, GgufVocab};
 pub(super) use huggingface::read_object;
@@ -32,7 +31,7 @@ pub struct Tokenizer {
 }
 
 struct Inner {
-    pipeline: PipelineTokenizer,
+    pipeline: Pipeline,
     table: TokenTable,
     roles: Roles,
     /// Prepended to a text that is encoded with special tokens, where the pipeline itself does not.
@@ -67,14 +66,11 @@ impl Tokenizer {
     /// Builds from a parsed tokenizer.json of any version. `origin` names it in errors.
     fn from_json(
         origin: &str,
-        mut description: Value,
+        description: Value,
         roles: impl FnOnce(&TokenTable) -> Result<Roles, TextError>,
     ) -> Result<Self, TextError> {
         let table = read_table(origin, &description)?;
         let roles = roles(&table)?;
-        if is_byte_level(&description) {
-            byte_alphabet::complete(&mut description, table.size());
-        }
         let pipeline = build_pipeline(origin, description)?;
         check_added_ids(origin, &pipeline, &table)?;
         let (prefix, suffix) = added_around(origin, &pipeline, &roles)?;
@@ -87,8 +83,6 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         let mut ids = encode(&self.inner.pipeline, text, add_special_tokens)
             .map_err(|message| TextError::InvalidMessage { message, param: "prompt".to_owned() })?;
-        // Placeholders for bytes that the vocabulary does not have.
-        ids.retain(|&id| (id as usize) < self.inner.table.size());
         if add_special_tokens {
             if let Some(bos) = self.inner.prefix {
                 ids.insert(0, bos);
@@ -186,31 +180,25 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-fn encode(pipeline: &PipelineTokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, String> {
-    let options = EncodeOptions {
-        add_special_tokens,
-        encode_special_tokens: false,
-        // A prompt that does not fit is an error of the scheduler, never cut here.
-        truncation: Override::Off,
-        padding: Override::Off,
-    };
-    let mut ids = Vec::new();
-    pipeline
-        .encode_into(text, &options, &mut ids)
+fn encode(pipeline: &Pipeline, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, String> {
+    let encoding = pipeline
+        .encode_fast(text, add_special_tokens)
         .map_err(|error| format!("cannot encode the text: {error}"))?;
-    Ok(ids.into_iter().map(u32::from).collect())
+    Ok(encoding.get_ids().to_vec())
 }
 
-/// Upgrades the description to the form that the library reads, and reads it.
-fn build_pipeline(origin: &str, mut description: Value) -> Result<PipelineTokenizer, TextError> {
+fn build_pipeline(origin: &str, description: Value) -> Result<Pipeline, TextError> {
     let refuse = |message: String| TextError::Tokenizer { origin: origin.to_owned(), message };
-    tokenizers::canonicalize_value(&mut description).map_err(|error| refuse(error.to_string()))?;
     let text = description.to_string();
     drop(description);
     // The reader asserts some properties of its input instead of reporting them.
-    std::panic::catch_unwind(|| tokenizers::from_json(&text))
+    let mut pipeline = std::panic::catch_unwind(|| text.parse::<Pipeline>())
         .map_err(|_| refuse("the tokenizer library gave up on this file (it is damaged)".to_owned()))?
-        .map_err(|error| refuse(error.to_string()))
+        .map_err(|error| refuse(error.to_string()))?;
+    // A prompt that does not fit is an error of the scheduler, never cut here.
+    pipeline.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
+    pipeline.with_padding(None);
+    Ok(pipeline)
 }
 
 /// Reads the vocabulary, the added tokens and the decoder of a tokenizer.json.
@@ -278,7 +266,7 @@ fn is_byte_level(description: &Value) -> bool {
 }
 
 /// The library numbers added tokens that are not in the vocabulary by itself: a gap would shift them silently.
-fn check_added_ids(origin: &str, pipeline: &PipelineTokenizer, table: &TokenTable) -> Result<(), TextError> {
+fn check_added_ids(origin: &str, pipeline: &Pipeline, table: &TokenTable) -> Result<(), TextError> {
     let known = pipeline.get_added_vocabulary().get_added_tokens_decoder();
     let shifted = table.iter().find(|(id, token)| token.kind != TokenKind::Normal && !known.contains_key(id));
     match shifted {
@@ -297,7 +285,7 @@ fn check_added_ids(origin: &str, pipeline: &PipelineTokenizer, table: &TokenTabl
 /// What has to be added around a text because the roles ask for it and the pipeline does not do it.
 fn added_around(
     origin: &str,
-    pipeline: &PipelineTokenizer,
+    pipeline: &Pipeline,
     roles: &Roles,
 ) -> Result<(Option<u32>, Option<u32>), TextError> {
     let frame = encode(pipeline, "", true)
