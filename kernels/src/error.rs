@@ -72,18 +72,18 @@ pub(crate) fn ensure_len(
     if found == expected { Ok(()) } else { Err(KernelError::Length { op, argument, expected, found }) }
 }
 
-/// Checks a condition on one number.
+/// Checks a condition on one number. `expected` is only rendered for the error.
 pub(crate) fn ensure_value(
     op: &'static str,
     argument: &'static str,
     found: usize,
     holds: bool,
-    expected: &str,
+    expected: impl std::fmt::Display,
 ) -> Result<()> {
     if holds {
         Ok(())
     } else {
-        Err(KernelError::Value { op, argument, expected: expected.to_owned(), found })
+        Err(KernelError::Value { op, argument, expected: expected.to_string(), found })
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn rows_of(op: &'static str, argument: &'static str, len: usize, widt
         argument,
         len,
         len.is_multiple_of(width),
-        &format!("a multiple of the row width {width}"),
+        format_args!("a multiple of the row width {width}"),
     )?;
     Ok(len / width)
 }

@@ -177,7 +177,7 @@ pub fn build_runner(
     let cpu = Cpu::new(options.threads);
     let progress = Progress::new(Stage::Load, headers.map_or(0, Headers::num_bytes));
     let on_bytes = |bytes| progress.advance(bytes);
-    let mut loader = WeightLoader::new(source, &on_bytes);
+    let mut loader = WeightLoader::new(cpu.pool(), source, &on_bytes);
     let text = CpuPlan::new(text_plan, &mut loader, limits.max_num_batched_tokens)?;
     let lm_head = CpuPlan::new(head_plan, &mut loader, LM_HEAD_ROWS)?;
     drop(progress);

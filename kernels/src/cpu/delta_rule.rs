@@ -69,7 +69,7 @@ pub fn gated_delta_rule(
         "num_value_heads",
         hv,
         hk > 0 && hv > 0 && hv.is_multiple_of(hk),
-        &format!("a multiple of {hk}"),
+        format_args!("a multiple of {hk}"),
     )?;
     ensure_value(OP, "key_dim", dk, dk > 0, "at least 1")?;
     ensure_value(OP, "value_dim", dv, dv > 0, "at least 1")?;
@@ -119,7 +119,8 @@ impl Kernel for Head<'_> {
             HeadMap::Tiled => self.head % hk,
         };
         let per_channel = self.inputs.g.len() != self.inputs.beta.len();
-        scratch::with_f32(dv, |delta| {
+        let mut delta = scratch::take(dv);
+        {
             for t in self.rows {
                 let k = &self.inputs.k[(t * hk + key_head) * dk..][..dk];
                 let q = &self.inputs.q[(t * hk + key_head) * dk..][..dk];
@@ -148,6 +149,6 @@ impl Kernel for Head<'_> {
                     }
                 }
             }
-        });
+        }
     }
 }

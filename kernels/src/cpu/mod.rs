@@ -55,8 +55,20 @@ use parking_lot::Mutex;
 pub struct Cpu {
     pool: ThreadPool,
     isa: Isa,
-    /// Buffers of finished dispatches, for the next ones.
-    quantized_rows: Mutex<Vec<QuantizedRows>>,
+    quantized_rows: Recycled<QuantizedRows>,
+    attention_workspaces: Recycled<attention::Workspace>,
+}
+
+/// Buffers of finished calls, for the next ones.
+#[derive(Debug, Default)]
+struct Recycled<T>(Mutex<Vec<T>>);
+
+impl<T: Default> Recycled<T> {
+    fn with(&self, f: impl FnOnce(&mut T)) {
+        let mut buffer = self.0.lock().pop().unwrap_or_default();
+        f(&mut buffer);
+        self.0.lock().push(buffer);
+    }
 }
 
 impl Cpu {
@@ -78,7 +90,12 @@ impl Cpu {
     }
 
     fn at(num_threads: usize, isa: Isa) -> Self {
-        Self { pool: ThreadPool::new(num_threads), isa, quantized_rows: Mutex::new(Vec::new()) }
+        Self {
+            pool: ThreadPool::new(num_threads),
+            isa,
+            quantized_rows: Recycled::default(),
+            attention_workspaces: Recycled::default(),
+        }
     }
 
     /// The level that kernels use.
@@ -102,8 +119,11 @@ impl Cpu {
 
     /// Calls `f` with a recycled buffer for activations in int8.
     pub(crate) fn with_quantized_rows(&self, f: impl FnOnce(&mut QuantizedRows)) {
-        let mut rows = self.quantized_rows.lock().pop().unwrap_or_default();
-        f(&mut rows);
-        self.quantized_rows.lock().push(rows);
+        self.quantized_rows.with(f);
+    }
+
+    /// Calls `f` with a recycled workspace for attention.
+    pub(crate) fn with_attention_workspace(&self, f: impl FnOnce(&mut attention::Workspace)) {
+        self.attention_workspaces.with(f);
     }
 }

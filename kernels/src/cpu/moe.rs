@@ -66,7 +66,7 @@ pub fn route(router: Router<'_>, logits: &[f32], routing: Routing<'_>) -> Result
     let mut available = e;
     if let Some(g) = router.groups {
         let equal = g.num_groups > 0 && e.is_multiple_of(g.num_groups);
-        ensure_value(OP, "num_groups", g.num_groups, equal, &format!("a divisor of {e}"))?;
+        ensure_value(OP, "num_groups", g.num_groups, equal, format_args!("a divisor of {e}"))?;
         ensure_value(
             OP,
             "top_groups",
@@ -76,7 +76,7 @@ pub fn route(router: Router<'_>, logits: &[f32], routing: Routing<'_>) -> Result
         )?;
         available = e / g.num_groups * g.top_groups;
     }
-    ensure_value(OP, "top_k", k, k > 0 && k <= available, &format!("between 1 and {available}"))?;
+    ensure_value(OP, "top_k", k, k > 0 && k <= available, format_args!("between 1 and {available}"))?;
     ensure_len(OP, "experts", routing.experts.len(), rows * k)?;
     ensure_len(OP, "weights", routing.weights.len(), rows * k)?;
     let mut scores = vec![0.0; e];

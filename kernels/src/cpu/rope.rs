@@ -117,7 +117,7 @@ pub fn rotate(
         "rotary_dim",
         r,
         r.is_multiple_of(2) && r <= head_dim,
-        &format!("even, at most {head_dim}"),
+        format_args!("even, at most {head_dim}"),
     )?;
     let rows = rows_of(OP, "x", x.len(), num_heads * head_dim)?;
     ensure_len(OP, "cos", tables.cos.len(), rows * r / 2)?;

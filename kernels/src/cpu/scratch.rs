@@ -1,18 +1,47 @@
 //! Reusable temporary memory of a thread.
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with `len` f32 of temporary memory with unspecified contents. Calls may nest.
-pub(crate) fn with_f32<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+/// Temporary memory, given back when dropped. Several may be held at once.
+pub(crate) struct Scratch {
+    buffer: Vec<f32>,
+    len: usize,
+}
+
+/// `len` f32 with unspecified contents.
+///
+/// A guard rather than a callback: a closure inside a kernel body would be compiled without the features of the
+/// instruction-set level.
+pub(crate) fn take(len: usize) -> Scratch {
     let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {
         buffer.resize(len, 0.0);
     }
-    let result = f(&mut buffer[..len]);
-    BUFFERS.with_borrow_mut(|buffers| buffers.push(buffer));
-    result
+    Scratch { buffer, len }
+}
+
+impl Deref for Scratch {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        BUFFERS.with_borrow_mut(|buffers| buffers.push(buffer));
+    }
 }

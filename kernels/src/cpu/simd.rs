@@ -29,12 +29,19 @@ pub(crate) trait Simd: Int8Dot + Copy + 'static {
     /// # Safety
     /// As `load_bf16`.
     unsafe fn load_bytes(p: *const u8) -> Self::V;
+    /// Byte `j` of each of [`Self::LANES`] words as a number, with or without sign.
+    /// # Safety
+    /// As `splat`; `p` must be readable for a whole vector.
+    unsafe fn load_byte<const SIGNED: bool>(p: *const u32, j: u32) -> Self::V;
     /// # Safety
     /// As `splat`; `p` must be writable for a whole vector.
     unsafe fn store(p: *mut f32, v: Self::V);
     /// # Safety
     /// As `splat`.
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// # Safety
+    /// As `splat`.
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the level has it.
     /// # Safety
     /// As `splat`.
@@ -87,6 +94,12 @@ impl Simd for Portable {
         raw.map(f32::from_le_bytes)
     }
     #[inline(always)]
+    unsafe fn load_byte<const SIGNED: bool>(p: *const u32, j: u32) -> Self::V {
+        // SAFETY: the caller promises a readable vector.
+        let words = unsafe { p.cast::<[u32; 8]>().read_unaligned() };
+        words.map(|w| if SIGNED { ((w >> (8 * j)) as i8) as f32 } else { ((w >> (8 * j)) as u8) as f32 })
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {
         // SAFETY: the caller promises a writable vector.
         unsafe { p.cast::<[f32; 8]>().write_unaligned(v) }
@@ -94,6 +107,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i] * b[i])
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
@@ -112,12 +129,14 @@ pub(crate) use x86::{Avx2, Avx512};
 mod x86 {
     use super::Simd;
     use std::arch::x86_64::{
-        __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
-        _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
-        _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-        _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm512_add_ps, _mm512_castsi512_ps,
-        _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_reduce_add_ps,
-        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128,
+        _mm_movehdup_ps, _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
+        _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_sll_epi32,
+        _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm512_add_ps,
+        _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps,
+        _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
+        _mm512_sll_epi32, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
     };
 
     /// AVX2, FMA and F16C.
@@ -158,6 +177,16 @@ mod x86 {
             unsafe { _mm256_loadu_ps(p.cast()) }
         }
         #[inline(always)]
+        unsafe fn load_byte<const SIGNED: bool>(p: *const u32, j: u32) -> __m256 {
+            // SAFETY: see the impl.
+            unsafe {
+                let left = _mm_cvtsi32_si128(24 - 8 * j as i32);
+                let top = _mm256_sll_epi32(_mm256_loadu_si256(p.cast()), left);
+                let value = if SIGNED { _mm256_srai_epi32::<24>(top) } else { _mm256_srli_epi32::<24>(top) };
+                _mm256_cvtepi32_ps(value)
+            }
+        }
+        #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m256) {
             // SAFETY: see the impl.
             unsafe { _mm256_storeu_ps(p, v) }
@@ -166,6 +195,11 @@ mod x86 {
         unsafe fn add(a: __m256, b: __m256) -> __m256 {
             // SAFETY: see the impl.
             unsafe { _mm256_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see the impl.
+            unsafe { _mm256_mul_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
@@ -221,6 +255,16 @@ mod x86 {
             unsafe { _mm512_loadu_ps(p.cast()) }
         }
         #[inline(always)]
+        unsafe fn load_byte<const SIGNED: bool>(p: *const u32, j: u32) -> __m512 {
+            // SAFETY: see the impl.
+            unsafe {
+                let left = _mm_cvtsi32_si128(24 - 8 * j as i32);
+                let top = _mm512_sll_epi32(_mm512_loadu_si512(p.cast()), left);
+                let value = if SIGNED { _mm512_srai_epi32::<24>(top) } else { _mm512_srli_epi32::<24>(top) };
+                _mm512_cvtepi32_ps(value)
+            }
+        }
+        #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m512) {
             // SAFETY: see the impl.
             unsafe { _mm512_storeu_ps(p, v) }
@@ -229,6 +273,11 @@ mod x86 {
         unsafe fn add(a: __m512, b: __m512) -> __m512 {
             // SAFETY: see the impl.
             unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see the impl.
+            unsafe { _mm512_mul_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metrale_kernels::cpu::{Bytes, Cpu, Format, Weight, embedding};
+use metrale_kernels::cpu::{Bytes, Cpu, Format, ThreadPool, Weight, embedding};
 
 use crate::quantized;
 use crate::support::{Rng, assert_close, cpus, poisoned};
@@ -73,14 +73,16 @@ fn packing_costs_at_most_three_per_cent() {
 #[test]
 fn impossible_weights_are_errors() {
     let bytes: Bytes = Arc::new(vec![0u8; 1000]);
-    let wrong = |format, rows, cols, range| assert!(Weight::new(format, rows, cols, &bytes, range).is_err());
+    let wrong = |format, rows, cols, range| {
+        assert!(Weight::new(&ThreadPool::new(1), format, rows, cols, &bytes, range).is_err());
+    };
     wrong(Format::Q4_0, 1, 33, 0..18);
     wrong(Format::Q4_K, 1, 128, 0..72);
     wrong(Format::Q4_0, 1, 32, 0..19);
     wrong(Format::F32, 1, 4, 990..1006);
     wrong(Format::F32, usize::MAX, 4, 0..16);
     wrong(Format::F32, 0, 0, 0..0);
-    let weight = Weight::new(Format::F32, 2, 4, &bytes, 1..33).unwrap();
+    let weight = Weight::new(&ThreadPool::new(1), Format::F32, 2, 4, &bytes, 1..33).unwrap();
     assert!(weight.slice_rows(1..3).is_err());
     assert!(weight.dequantize_row(2, &mut [0.0; 4]).is_err());
     assert!(weight.dequantize_row(0, &mut [0.0; 3]).is_err());

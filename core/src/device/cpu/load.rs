@@ -9,7 +9,7 @@ use std::sync::Arc;
 use metrale_graph::checkpoint::{CheckpointError, Dtype, TensorInfo, check_finite};
 use metrale_graph::resolve::{Expr, ResolvedWeight, RowRef};
 use metrale_kernels::KernelError;
-use metrale_kernels::cpu::{Bytes, Format, Weight};
+use metrale_kernels::cpu::{Bytes, Format, ThreadPool, Weight};
 
 use crate::lower::plan::{Combine, Vector};
 use crate::weights::{ModelSource, WeightsError};
@@ -35,6 +35,7 @@ pub enum LoadError {
 
 /// Loads the weights of one model.
 pub struct WeightLoader<'a> {
+    pool: &'a ThreadPool,
     source: Option<&'a ModelSource>,
     loaded: HashMap<String, Weight>,
     on_bytes: &'a dyn Fn(u64),
@@ -47,10 +48,10 @@ impl std::fmt::Debug for WeightLoader<'_> {
 }
 
 impl<'a> WeightLoader<'a> {
-    /// Reads from `source`, or makes dummy weights without one. `on_bytes` hears of stored bytes as they are read.
+    /// Reads from `source`, or makes dummy weights without one; `pool` shares the work. `on_bytes` hears of stored bytes as they are read.
     #[must_use]
-    pub fn new(source: Option<&'a ModelSource>, on_bytes: &'a dyn Fn(u64)) -> Self {
-        Self { source, loaded: HashMap::new(), on_bytes }
+    pub fn new(pool: &'a ThreadPool, source: Option<&'a ModelSource>, on_bytes: &'a dyn Fn(u64)) -> Self {
+        Self { pool, source, loaded: HashMap::new(), on_bytes }
     }
 
     /// A matrix; more than two axes are folded into the rows.
@@ -90,7 +91,7 @@ impl<'a> WeightLoader<'a> {
             let bytes = source.tensor(tensor)?;
             let len = bytes.as_ref().len();
             let bytes: Bytes = Arc::new(bytes);
-            return Ok(Some(Weight::new(format, rows, cols, &bytes, 0..len)));
+            return Ok(Some(Weight::new(self.pool, format, rows, cols, &bytes, 0..len)));
         }
         let row_bytes = format.row_bytes(cols);
         let stored = tensors.iter().map(|t| source.tensor_bytes(t)).collect::<Result<Vec<_>, _>>()?;
@@ -98,7 +99,8 @@ impl<'a> WeightLoader<'a> {
         for RowRef { tensor, row } in map {
             gathered.extend_from_slice(&stored[tensor][row * row_bytes..(row + 1) * row_bytes]);
         }
-        Ok(Some(Weight::from_vec(format, rows, cols, gathered)))
+        let (range, gathered): (_, Bytes) = (0..gathered.len(), Arc::new(gathered));
+        Ok(Some(Weight::new(self.pool, format, rows, cols, &gathered, range)))
     }
 
     /// A vector in f32.

@@ -67,18 +67,32 @@ pub fn paged(
     sequences: &[Sequence<'_>],
     out: &mut [f32],
 ) -> Result<()> {
-    let plan = Plan::new(attention, q, cache.shape(), sequences)?;
-    ensure_len(
-        "paged_attention",
-        "out",
-        out.len(),
-        plan.num_rows * attention.num_heads * cache.shape().value_dim,
-    )?;
-    match cache.pages() {
-        Pages::F32(pages) => run(cpu, &plan, F32Keys(pages), out),
-        Pages::BF16(pages) => run(cpu, &plan, Bf16Keys(pages), out),
-    }
+    const OP: &str = "paged_attention";
+    let shape = cache.shape();
+    let num_rows = check(attention, shape, sequences)?;
+    ensure_len(OP, "q", q.len(), num_rows * attention.num_heads * shape.head_dim)?;
+    ensure_len(OP, "out", out.len(), num_rows * attention.num_heads * shape.value_dim)?;
+    cpu.with_attention_workspace(|workspace| {
+        let plan = Plan { attention, q, shape, sequences };
+        workspace.cut(&plan);
+        match cache.pages() {
+            Pages::F32(pages) => run(cpu, &plan, workspace, F32Keys(pages), out),
+            Pages::BF16(pages) => run(cpu, &plan, workspace, Bf16Keys(pages), out),
+        }
+    });
     Ok(())
+}
+
+/// Looks at the counts and at every sequence; returns the number of query rows.
+fn check(attention: Attention, shape: KvShape, sequences: &[Sequence<'_>]) -> Result<usize> {
+    let heads = attention.num_heads;
+    let grouped = heads > 0 && heads.is_multiple_of(shape.num_kv_heads);
+    let expected = format_args!("a multiple of {} kv heads", shape.num_kv_heads);
+    ensure_value("paged_attention", "num_heads", heads, grouped, expected)?;
+    sequences.iter().try_fold(0, |rows, sequence| {
+        check_sequence(attention, shape, sequence)?;
+        Ok(rows + sequence.num_tokens)
+    })
 }
 
 /// A checked call.
@@ -87,56 +101,61 @@ pub(crate) struct Plan<'a> {
     q: &'a [f32],
     shape: KvShape,
     sequences: &'a [Sequence<'a>],
-    /// First query row of each sequence.
-    starts: Vec<usize>,
-    num_rows: usize,
+}
+
+/// How a call is cut up; kept from call to call.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
     units: Vec<Unit>,
+    jobs: Vec<Job>,
 }
 
 /// Query rows of one sequence for one kv head.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Unit {
     sequence: usize,
     kv_head: usize,
+    /// First query row of the sequence in the batch.
+    start: usize,
     /// Rows within the sequence.
     first_row: usize,
     num_rows: usize,
 }
 
-impl<'a> Plan<'a> {
-    fn new(
-        attention: Attention,
-        q: &'a [f32],
-        shape: KvShape,
-        sequences: &'a [Sequence<'a>],
-    ) -> Result<Self> {
-        const OP: &str = "paged_attention";
-        let heads = attention.num_heads;
-        let grouped = heads > 0 && heads.is_multiple_of(shape.num_kv_heads);
-        ensure_value(
-            OP,
-            "num_heads",
-            heads,
-            grouped,
-            &format!("a multiple of {} kv heads", shape.num_kv_heads),
-        )?;
-        let mut starts = Vec::with_capacity(sequences.len());
-        let mut units = Vec::new();
-        let mut num_rows = 0;
-        for (index, sequence) in sequences.iter().enumerate() {
-            check_sequence(attention, shape, sequence)?;
-            starts.push(num_rows);
-            num_rows += sequence.num_tokens;
+/// A split of a unit, and where its result lies.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    unit: Unit,
+    split: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Workspace {
+    fn cut(&mut self, plan: &Plan<'_>) {
+        self.units.clear();
+        self.jobs.clear();
+        let mut start = 0;
+        for (index, sequence) in plan.sequences.iter().enumerate() {
             for first_row in (0..sequence.num_tokens).step_by(ROW_CHUNK) {
                 let num_rows = ROW_CHUNK.min(sequence.num_tokens - first_row);
-                let unit = |kv_head| Unit { sequence: index, kv_head, first_row, num_rows };
-                units.extend((0..shape.num_kv_heads).map(unit));
+                let unit = |kv_head| Unit { sequence: index, kv_head, start, first_row, num_rows };
+                self.units.extend((0..plan.shape.num_kv_heads).map(unit));
+            }
+            start += sequence.num_tokens;
+        }
+        let mut end = 0;
+        for &unit in &self.units {
+            for split in plan.splits(unit) {
+                let start = end;
+                end += plan.num_queries(unit) * (plan.shape.value_dim + 2);
+                self.jobs.push(Job { unit, split, start, end });
             }
         }
-        ensure_len(OP, "q", q.len(), num_rows * heads * shape.head_dim)?;
-        Ok(Self { attention, q, shape, sequences, starts, num_rows, units })
     }
+}
 
+impl Plan<'_> {
     /// Query heads per kv head.
     fn group(&self) -> usize {
         self.attention.num_heads / self.shape.num_kv_heads
@@ -175,7 +194,7 @@ impl<'a> Plan<'a> {
     /// Offset of a query's row in units of heads.
     fn head_index(&self, unit: Unit, i: usize) -> usize {
         let (row, head) = self.query(unit, i);
-        (self.starts[unit.sequence] + row) * self.attention.num_heads + head
+        (unit.start + row) * self.attention.num_heads + head
     }
 }
 
@@ -189,12 +208,18 @@ fn check_sequence(attention: Attention, shape: KvShape, sequence: &Sequence<'_>)
             "context_len",
             context,
             enough,
-            &format!("at least {} tokens", sequence.num_tokens),
+            format_args!("at least {} tokens", sequence.num_tokens),
         )?;
     }
     let needed = context.div_ceil(shape.block_size);
     let table = sequence.block_table;
-    ensure_value(OP, "block_table", table.len(), table.len() >= needed, &format!("at least {needed} pages"))?;
+    ensure_value(
+        OP,
+        "block_table",
+        table.len(),
+        table.len() >= needed,
+        format_args!("at least {needed} pages"),
+    )?;
     let limit = shape.num_blocks;
     match table[..needed].iter().position(|&block| block as usize >= limit) {
         Some(position) => {
@@ -233,39 +258,37 @@ impl State<'_> {
     }
 }
 
-fn run<K: Keys>(cpu: &Cpu, plan: &Plan<'_>, keys: K, out: &mut [f32]) {
+fn run<K: Keys>(cpu: &Cpu, plan: &Plan<'_>, workspace: &Workspace, keys: K, out: &mut [f32]) {
     out.fill(0.0);
-    let splits: usize = plan.units.iter().map(|&unit| plan.splits(unit).len()).sum();
+    let Workspace { units, jobs } = workspace;
     let out = SharedSlice::new(out);
     // Fewer units than this leave threads idle or unevenly loaded.
-    if plan.units.len() < 4 * cpu.pool().num_threads() && splits >= 2 * plan.units.len() {
-        run_splits(cpu, plan, keys, splits, out);
+    if units.len() < 4 * cpu.pool().num_threads() && jobs.len() >= 2 * units.len() {
+        run_splits(cpu, plan, workspace, keys, out);
         return;
     }
     // Small contexts are not worth waking the workers for.
-    let grain = if splits * plan.shape.head_dim * plan.group() < 512 { plan.units.len() } else { 1 };
-    cpu.pool().for_each(plan.units.len(), grain, |units| {
-        cpu.launch(Units { plan, keys, units: &plan.units[units], out });
+    let grain = if jobs.len() * plan.shape.head_dim * plan.group() < 512 { units.len() } else { 1 };
+    cpu.pool().for_each(units.len(), grain, |range| {
+        cpu.launch(Units { plan, keys, units: &units[range], out });
     });
 }
 
 /// Runs the splits on all workers and folds them afterwards.
-fn run_splits<K: Keys>(cpu: &Cpu, plan: &Plan<'_>, keys: K, num_splits: usize, out: SharedSlice<'_, f32>) {
-    let mut jobs = Vec::with_capacity(num_splits);
-    let mut len = 0;
-    for &unit in &plan.units {
-        for split in plan.splits(unit) {
-            jobs.push((unit, split, len));
-            len += plan.num_queries(unit) * (plan.shape.value_dim + 2);
-        }
-    }
-    scratch::with_f32(len, |partial| {
-        let shared = SharedSlice::new(partial);
-        cpu.pool().for_each(jobs.len(), jobs.len().div_ceil(4 * cpu.pool().num_threads()), |range| {
-            cpu.launch(Splits { plan, keys, jobs: &jobs[range], partial: shared });
-        });
-        cpu.launch(Fold { plan, jobs: &jobs, partial, out });
+fn run_splits<K: Keys>(
+    cpu: &Cpu,
+    plan: &Plan<'_>,
+    workspace: &Workspace,
+    keys: K,
+    out: SharedSlice<'_, f32>,
+) {
+    let Workspace { units, jobs } = workspace;
+    let mut partial = scratch::take(jobs.last().map_or(0, |job| job.end));
+    let shared = SharedSlice::new(&mut partial);
+    cpu.pool().for_each(jobs.len(), jobs.len().div_ceil(4 * cpu.pool().num_threads()), |range| {
+        cpu.launch(Splits { plan, keys, jobs: &jobs[range], partial: shared });
     });
+    cpu.launch(Fold { plan, units, partial: &mut partial, out });
 }
 
 /// Sums and maxima of `n` queries, then their values.
@@ -289,17 +312,16 @@ impl<K: Keys> Kernel for Units<'_, K> {
         let width = plan.shape.value_dim;
         for &unit in units {
             let n = plan.num_queries(unit);
-            scratch::with_f32(2 * n * (width + 2), |buffer| {
-                let (state, partial) = buffer.split_at_mut(n * (width + 2));
-                state.fill(0.0);
-                for split in plan.splits(unit) {
-                    let (sums, maxima, values) = parts(partial, n);
-                    split::run::<S, K>(plan, keys, unit, split, split::Output { sums, maxima, values });
-                    fold_all(state, partial, n, width);
-                }
-                // SAFETY: units differ in rows or kv head, so their outputs do not overlap.
-                unsafe { finish(plan, unit, state, out) }
-            });
+            let mut buffer = scratch::take(2 * n * (width + 2));
+            let (state, partial) = buffer.split_at_mut(n * (width + 2));
+            state.fill(0.0);
+            for split in plan.splits(unit) {
+                let (sums, maxima, values) = parts(partial, n);
+                split::run::<S, K>(plan, keys, unit, split, split::Output { sums, maxima, values });
+                fold_all(state, partial, n, width);
+            }
+            // SAFETY: units differ in rows or kv head, so their outputs do not overlap.
+            unsafe { finish(plan, unit, state, out) }
         }
     }
 }
@@ -336,9 +358,6 @@ unsafe fn finish(plan: &Plan<'_>, unit: Unit, state: &mut [f32], out: SharedSlic
     }
 }
 
-/// (unit, split, offset of its result).
-type Job = (Unit, usize, usize);
-
 struct Splits<'a, K> {
     plan: &'a Plan<'a>,
     keys: K,
@@ -349,11 +368,10 @@ struct Splits<'a, K> {
 impl<K: Keys> Kernel for Splits<'_, K> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for &(unit, split, at) in self.jobs {
-            let n = self.plan.num_queries(unit);
+        for &Job { unit, split, start, end } in self.jobs {
             // SAFETY: every job has its own part.
-            let partial = unsafe { self.partial.part(at..at + n * (self.plan.shape.value_dim + 2)) };
-            let (sums, maxima, values) = parts(partial, n);
+            let partial = unsafe { self.partial.part(start..end) };
+            let (sums, maxima, values) = parts(partial, self.plan.num_queries(unit));
             split::run::<S, K>(self.plan, self.keys, unit, split, split::Output { sums, maxima, values });
         }
     }
@@ -361,7 +379,7 @@ impl<K: Keys> Kernel for Splits<'_, K> {
 
 struct Fold<'a> {
     plan: &'a Plan<'a>,
-    jobs: &'a [Job],
+    units: &'a [Unit],
     partial: &'a mut [f32],
     out: SharedSlice<'a, f32>,
 }
@@ -371,20 +389,18 @@ impl Kernel for Fold<'_> {
     fn run<S: Simd>(self) {
         let width = self.plan.shape.value_dim;
         let mut rest = self.partial;
-        let mut jobs = self.jobs.iter();
-        for &unit in &self.plan.units {
+        for &unit in self.units {
             let n = self.plan.num_queries(unit);
             let len = n * (width + 2);
-            scratch::with_f32(len, |state| {
-                state.fill(0.0);
-                for _ in jobs.by_ref().take(self.plan.splits(unit).len()) {
-                    let (partial, after) = std::mem::take(&mut rest).split_at_mut(len);
-                    fold_all(state, partial, n, width);
-                    rest = after;
-                }
-                // SAFETY: one thread folds all units.
-                unsafe { finish(self.plan, unit, state, self.out) }
-            });
+            let mut state = scratch::take(len);
+            state.fill(0.0);
+            for _ in self.plan.splits(unit) {
+                let (partial, after) = std::mem::take(&mut rest).split_at_mut(len);
+                fold_all(&mut state, partial, n, width);
+                rest = after;
+            }
+            // SAFETY: one thread folds all units.
+            unsafe { finish(self.plan, unit, &mut state, self.out) }
         }
     }
 }

@@ -79,22 +79,21 @@ unsafe fn converted<S: Simd, E: Element>(
     row: impl Fn(usize) -> usize + Copy,
     out: &mut [[f32; GROUP_ROWS]],
 ) {
-    scratch::with_f32(rows.len() / E::BYTES, |wide| {
-        let whole = wide.len() / S::LANES * S::LANES;
-        for i in (0..whole).step_by(S::LANES) {
-            // SAFETY: i + LANES <= len, and `rows` has as many elements.
-            unsafe { S::store(wide.as_mut_ptr().add(i), E::load::<S>(rows.as_ptr().add(i * E::BYTES))) }
-        }
-        for (i, w) in wide.iter_mut().enumerate().skip(whole) {
-            *w = E::scalar(&rows[i * E::BYTES..]);
-        }
-        // SAFETY: a slice of f32 is readable as bytes, in little-endian order on the targets that have a vector
-        // level; `load_bytes` and `scalar` agree on it. The rest is the caller's promise.
-        unsafe {
-            let bytes = std::slice::from_raw_parts(wide.as_ptr().cast(), wide.len() * 4);
-            products::<S, F32>(bytes, input, row, out);
-        }
-    });
+    let mut wide = scratch::take(rows.len() / E::BYTES);
+    let whole = wide.len() / S::LANES * S::LANES;
+    for i in (0..whole).step_by(S::LANES) {
+        // SAFETY: i + LANES <= len, and `rows` has as many elements.
+        unsafe { S::store(wide.as_mut_ptr().add(i), E::load::<S>(rows.as_ptr().add(i * E::BYTES))) }
+    }
+    for (i, w) in wide.iter_mut().enumerate().skip(whole) {
+        *w = E::scalar(&rows[i * E::BYTES..]);
+    }
+    // SAFETY: a slice of f32 is readable as bytes, in little-endian order on the targets that have a vector
+    // level; `load_bytes` and `scalar` agree on it. The rest is the caller's promise.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(wide.as_ptr().cast(), wide.len() * 4);
+        products::<S, F32>(bytes, input, row, out);
+    }
 }
 
 #[inline(always)]
@@ -139,11 +138,14 @@ unsafe fn tile<S: Simd, E: Element, const TT: usize>(
     let acc = unsafe {
         let mut acc = [[S::splat(0.0); TILE_ROWS]; TT];
         for k in (0..whole).step_by(S::LANES) {
-            let w: [S::V; TILE_ROWS] = std::array::from_fn(|r| E::load::<S>(w[r].as_ptr().add(k * E::BYTES)));
+            let mut columns = [S::splat(0.0); TILE_ROWS];
+            for r in 0..TILE_ROWS {
+                columns[r] = E::load::<S>(w[r].as_ptr().add(k * E::BYTES));
+            }
             for t in 0..TT {
                 let x = S::load(x[t].as_ptr().add(k));
                 for r in 0..TILE_ROWS {
-                    acc[t][r] = S::fma(w[r], x, acc[t][r]);
+                    acc[t][r] = S::fma(columns[r], x, acc[t][r]);
                 }
             }
         }

@@ -90,7 +90,8 @@ fn dot_block<L: Layout>(
     let x = &operands.x.quants[block * BLOCK..][..BLOCK];
     let (scale, sum) = (operands.x.scales[block], operands.x.sums[block]);
     let halves = integer_dots::<L>(body, x);
-    let scales = step::scales::<L>(header, body);
+    // SAFETY: the portable level needs no features.
+    let scales = unsafe { step::scales::<Portable, L>(header, body) };
     for (r, out) in out.iter_mut().enumerate() {
         let (dot, d) = if L::SCALES == Scales::Super16 {
             let sub = |h: usize| i32::from(body[16 * h + r] as i8);

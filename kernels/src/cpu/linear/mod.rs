@@ -24,6 +24,7 @@ use crate::error::{Result, ensure_len, ensure_value, rows_of};
 use epilogue::Target;
 pub(crate) use int8::Int8Dot;
 pub(crate) use quantize::QuantizedRows;
+use smallvec::SmallVec;
 use tile::{Input, Rows, Task};
 
 /// How activations enter the products with quantised weights. Float weights always use f32 products.
@@ -84,14 +85,10 @@ pub fn linear(
     for p in projections.iter() {
         check(p, num_tokens, num_cols)?;
     }
-    let targets: Vec<_> = projections.iter_mut().map(Target::new).collect();
-    let mut tasks = Vec::with_capacity(targets.len() * num_tokens.div_ceil(tile::CHUNK));
-    for start in (0..num_tokens).step_by(tile::CHUNK) {
-        let rows = Rows::From(start);
-        for target in &targets {
-            tasks.push(Task::new(target, rows, rows, tile::CHUNK.min(num_tokens - start))?);
-        }
-    }
+    let targets: SmallVec<[_; 4]> = projections.iter_mut().map(Target::new).collect();
+    let rows = Rows::From(0);
+    let tasks = targets.iter().map(|target| Task::new(target, rows, rows, num_tokens));
+    let tasks = tasks.collect::<Result<SmallVec<[_; 4]>>>()?;
     with_input(cpu, x, num_cols, activations, &tasks, |input| {
         // SAFETY: rows are below T, tasks differ in target or rows, and `with_input` has looked at the tasks.
         unsafe { tile::run(cpu, input, &tasks) }
@@ -130,12 +127,11 @@ pub(crate) fn project_rows(
         }
     }
     let targets: Vec<_> = projected.iter().map(|p| Target::shared(p.weight, p.epilogue, out)).collect();
-    let mut tasks = Vec::new();
-    for (p, target) in projected.iter().zip(&targets) {
-        for (x_rows, out_rows) in p.x_rows.chunks(tile::CHUNK).zip(p.out_rows.chunks(tile::CHUNK)) {
-            tasks.push(Task::new(target, Rows::List(x_rows), Rows::List(out_rows), x_rows.len())?);
-        }
-    }
+    let tasks = projected
+        .iter()
+        .zip(&targets)
+        .map(|(p, target)| Task::new(target, Rows::List(p.x_rows), Rows::List(p.out_rows), p.x_rows.len()));
+    let tasks = tasks.collect::<Result<Vec<_>>>()?;
     with_input(cpu, x, num_cols, activations, &tasks, |input| {
         // SAFETY: the caller passes existing rows and no output row twice.
         unsafe { tile::run(cpu, input, &tasks) }
@@ -144,8 +140,14 @@ pub(crate) fn project_rows(
 }
 
 fn check_shape(op: &'static str, weight: &Weight, num_rows: usize, num_cols: usize) -> Result<()> {
-    ensure_value(op, "num_rows", weight.num_rows(), weight.num_rows() == num_rows, &format!("{num_rows}"))?;
-    ensure_value(op, "num_cols", weight.num_cols(), weight.num_cols() == num_cols, &format!("{num_cols}"))
+    ensure_value(
+        op,
+        "num_rows",
+        weight.num_rows(),
+        weight.num_rows() == num_rows,
+        format_args!("{num_rows}"),
+    )?;
+    ensure_value(op, "num_cols", weight.num_cols(), weight.num_cols() == num_cols, format_args!("{num_cols}"))
 }
 
 /// Calls `f` with x in the forms that the tasks need.

@@ -32,10 +32,12 @@ pub(super) unsafe fn dot_rows<S: Simd, L: Layout>(
     out: &mut [[f32; GROUP_ROWS]],
 ) {
     out.fill([0.0; GROUP_ROWS]);
+    let mut panel = [[0.0; GROUP_ROWS]; BLOCK];
     for b in 0..operands.num_cols / BLOCK {
         let span = &operands.group[b / L::BLOCKS * L::SUPER..][..L::SUPER];
         let (header, bodies) = span.split_at(L::HEADER);
-        let panel = dequantize::<L>(header, &bodies[b % L::BLOCKS * L::BODY..][..L::BODY]);
+        // SAFETY: the features are the caller's promise.
+        unsafe { dequantize::<S, L>(header, &bodies[b % L::BLOCKS * L::BODY..][..L::BODY], &mut panel) };
         let x = |i: usize| operands.x[row(i) * operands.num_cols + b * BLOCK..].as_ptr();
         let (tiles, rest) = out.as_chunks_mut::<4>();
         let done = 4 * tiles.len();
@@ -50,26 +52,35 @@ pub(super) unsafe fn dot_rows<S: Simd, L: Layout>(
     }
 }
 
+/// # Safety
+/// The level's features are present.
 #[inline(always)]
-fn dequantize<L: Layout>(header: &[u8], body: &[u8]) -> Panel {
-    let mut panel = [[0.0; GROUP_ROWS]; BLOCK];
-    let scales = step::scales::<L>(header, body);
-    for s in 0..8 {
-        let words = step::words::<L>(body, s);
-        let scale = &scales.scale[s / 4];
-        for j in 0..4 {
-            let column = &mut panel[4 * s + j];
-            for r in 0..GROUP_ROWS {
-                let value = scale[r] * step::quant::<L>(words[r], j) as f32;
-                column[r] = if matches!(L::SCALES, Scales::WithMin | Scales::Super) {
-                    value + scales.min[r]
-                } else {
-                    value
-                };
+unsafe fn dequantize<S: Simd, L: Layout>(header: &[u8], body: &[u8], panel: &mut Panel) {
+    // SAFETY: the features are the caller's promise; vectors lie within the 16 lanes.
+    unsafe {
+        let scales = step::scales::<S, L>(header, body);
+        let offset = S::splat(-L::OFFSET as f32);
+        for s in 0..8 {
+            let words = step::words::<L>(body, s);
+            for j in 0..4 {
+                for r in (0..GROUP_ROWS).step_by(S::LANES) {
+                    let word = words.as_ptr().add(r);
+                    let quant = if L::BITS == 8 {
+                        S::load_byte::<true>(word, j as u32)
+                    } else {
+                        S::add(S::load_byte::<false>(word, j as u32), offset)
+                    };
+                    let scale = S::load(scales.scale[s / 4].as_ptr().add(r));
+                    // `value = scale * q` is rounded before the min is added, as in `dequantize_lane`.
+                    let mut value = S::mul(scale, quant);
+                    if matches!(L::SCALES, Scales::WithMin | Scales::Super) {
+                        value = S::add(value, S::load(scales.min.as_ptr().add(r)));
+                    }
+                    S::store(panel[4 * s + j].as_mut_ptr().add(r), value);
+                }
             }
         }
     }
-    panel
 }
 
 /// `out[t] += panel · x[t]`.

@@ -1,5 +1,9 @@
 //! Cuts projections into units of 16 weight rows x up to 64 rows of x and runs them on the pool.
 
+use std::mem::MaybeUninit;
+
+use smallvec::SmallVec;
+
 use super::super::Cpu;
 use super::super::isa::Kernel;
 use super::super::simd::Simd;
@@ -27,6 +31,15 @@ pub(crate) enum Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// The rows after the first `count`.
+    #[inline(always)]
+    fn from(self, count: usize) -> Self {
+        match self {
+            Self::From(start) => Self::From(start + count),
+            Self::List(list) => Self::List(&list[count..]),
+        }
+    }
+
     #[inline(always)]
     fn get(self, i: usize) -> usize {
         match self {
@@ -50,7 +63,6 @@ pub(crate) struct Task<'a> {
     target: &'a Target<'a>,
     x_rows: Rows<'a>,
     out_rows: Rows<'a>,
-    /// Rows of x, at most [`CHUNK`].
     num_rows: usize,
 }
 
@@ -75,7 +87,7 @@ impl<'a> Operand<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// The projection of `num_rows` rows (at most [`CHUNK`]).
+    /// The projection of `num_rows` rows.
     pub(crate) fn new(
         target: &'a Target<'a>,
         x_rows: Rows<'a>,
@@ -93,8 +105,14 @@ impl<'a> Task<'a> {
         packed(&self.weight) || self.up.as_ref().is_some_and(packed)
     }
 
-    fn num_units(&self) -> usize {
+    /// Groups of the weight.
+    fn num_groups(&self) -> usize {
         (self.weight.skip() + self.weight.weight.num_rows()).div_ceil(GROUP_ROWS)
+    }
+
+    /// A unit is one group and one chunk of rows; the groups of a chunk follow each other.
+    fn num_units(&self) -> usize {
+        self.num_groups() * self.num_rows.div_ceil(CHUNK)
     }
 }
 
@@ -104,7 +122,7 @@ impl<'a> Task<'a> {
 /// Row lists index existing rows of the input and of the targets' outputs, no two tasks share an output element, and
 /// the input has an int8 copy if it is to be used with quantised weights.
 pub(crate) unsafe fn run(cpu: &Cpu, input: &Input<'_>, tasks: &[Task<'_>]) {
-    let mut ends = Vec::with_capacity(tasks.len());
+    let mut ends = SmallVec::<[usize; 8]>::new();
     let (mut total, mut bytes) = (0, 0);
     for task in tasks {
         total += task.num_units();
@@ -144,21 +162,34 @@ impl Kernel for Units<'_> {
 #[inline(always)]
 unsafe fn run_unit<S: Simd>(input: &Input<'_>, task: &Task<'_>, unit: usize) {
     let skip = task.weight.skip();
-    let start = (unit * GROUP_ROWS).saturating_sub(skip);
-    let end = ((unit + 1) * GROUP_ROWS - skip).min(task.weight.weight.num_rows());
-    let mut y = [[0.0; GROUP_ROWS]; CHUNK];
-    let mut up = [[0.0; GROUP_ROWS]; CHUNK];
-    let (y, up) = (&mut y[..task.num_rows], &mut up[..task.num_rows]);
+    let (chunk, group) = (unit / task.num_groups(), unit % task.num_groups());
+    let start = (group * GROUP_ROWS).saturating_sub(skip);
+    let end = ((group + 1) * GROUP_ROWS - skip).min(task.weight.weight.num_rows());
+    let num_rows = CHUNK.min(task.num_rows - chunk * CHUNK);
+    let (x_rows, out_rows) = (task.x_rows.from(chunk * CHUNK), task.out_rows.from(chunk * CHUNK));
+    let mut y = [MaybeUninit::<[f32; GROUP_ROWS]>::uninit(); CHUNK];
+    let mut up = [MaybeUninit::<[f32; GROUP_ROWS]>::uninit(); CHUNK];
+    let (y, up) = (cleared(&mut y[..num_rows]), cleared(&mut up[..num_rows]));
     // SAFETY: the rows exist by the caller's promise.
     unsafe {
-        products::<S>(input, task.weight, start..end, task.x_rows, y);
+        products::<S>(input, task.weight, start..end, x_rows, y);
         if let Some(operand) = task.up {
-            products::<S>(input, operand, start..end, task.x_rows, up);
+            products::<S>(input, operand, start..end, x_rows, up);
         }
-        for i in 0..task.num_rows {
-            task.target.finish(task.out_rows.get(i), start, end - start, &y[i], &up[i]);
+        for i in 0..num_rows {
+            task.target.finish(out_rows.get(i), start, end - start, &y[i], &up[i]);
         }
     }
+}
+
+/// Zeros for as many rows as there are, not for a whole chunk: most steps have one.
+#[inline(always)]
+fn cleared(rows: &mut [MaybeUninit<[f32; GROUP_ROWS]>]) -> &mut [[f32; GROUP_ROWS]] {
+    for row in &mut *rows {
+        row.write([0.0; GROUP_ROWS]);
+    }
+    // SAFETY: every element was written.
+    unsafe { rows.assume_init_mut() }
 }
 
 /// Products of weight rows `rows` (at most 16) with the rows of x; lane 0 is the first of them.

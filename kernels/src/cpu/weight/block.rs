@@ -7,11 +7,16 @@ use super::format::Format;
 /// Elements in a block.
 pub(crate) const BLOCK: usize = 32;
 
+/// Words of four quants in a block.
+const WORDS: usize = BLOCK / 4;
+/// The low nibble of each byte of a word.
+pub(super) const NIBBLES: u32 = 0x0f0f_0f0f;
+
 /// The integers and raw scales of 32 elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawBlock {
-    /// Unsigned quants; for `Q8_0` the bits of the signed ones.
-    pub(super) quants: [u8; BLOCK],
+    /// Unsigned quants, element 4s + j in byte j of word s; for `Q8_0` the bits of the signed ones.
+    pub(super) quants: [u32; WORDS],
     /// f16 bits of the (super-)block's scale.
     pub(super) d: [u8; 2],
     /// f16 bits of the (super-)block's min, zero where the format has none.
@@ -21,6 +26,7 @@ pub(super) struct RawBlock {
 }
 
 /// Reads 32-element block `index` of a row.
+#[inline(always)]
 pub(super) fn read(format: Format, row: &[u8], index: usize) -> RawBlock {
     let per_super = format.block_len() / BLOCK;
     let bytes = format.block_bytes();
@@ -32,23 +38,20 @@ pub(super) fn read(format: Format, row: &[u8], index: usize) -> RawBlock {
             RawBlock { quants: nibbles(&block[4..]), d: pair(block, 0), m: pair(block, 2), sub: [0; 2] }
         }
         Format::Q5_0 => RawBlock {
-            quants: with_fifth_bit(nibbles(&block[6..]), &block[2..6]),
+            quants: with_fifth_bits(nibbles(&block[6..]), word(block, 2)),
             d: pair(block, 0),
             m: [0; 2],
             sub: [0; 2],
         },
         Format::Q5_1 => RawBlock {
-            quants: with_fifth_bit(nibbles(&block[8..]), &block[4..8]),
+            quants: with_fifth_bits(nibbles(&block[8..]), word(block, 4)),
             d: pair(block, 0),
             m: pair(block, 2),
             sub: [0; 2],
         },
-        Format::Q8_0 => RawBlock {
-            quants: std::array::from_fn(|i| block[2 + i]),
-            d: pair(block, 0),
-            m: [0; 2],
-            sub: [0; 2],
-        },
+        Format::Q8_0 => {
+            RawBlock { quants: words(|s| word(block, 2 + 4 * s)), d: pair(block, 0), m: [0; 2], sub: [0; 2] }
+        }
         Format::Q4_K => RawBlock {
             quants: run_nibbles(&block[16..], part),
             d: pair(block, 0),
@@ -58,45 +61,70 @@ pub(super) fn read(format: Format, row: &[u8], index: usize) -> RawBlock {
         Format::Q5_K => {
             let low = run_nibbles(&block[48..], part);
             RawBlock {
-                quants: std::array::from_fn(|i| low[i] | ((block[16 + i] >> part) & 1) << 4),
+                quants: words(|s| low[s] | ((word(block, 16 + 4 * s) >> part) & 0x0101_0101) << 4),
                 d: pair(block, 0),
                 m: pair(block, 2),
                 sub: six_bit_scales(&block[4..16], part),
             }
         }
         Format::Q6_K => RawBlock {
-            quants: std::array::from_fn(|i| six_bit_quant(block, part * BLOCK + i)),
+            quants: six_bit_quants(block, part),
             d: pair(block, 208),
             m: [0; 2],
             sub: pair(block, 192 + 2 * part),
         },
         // Float formats are never packed.
         Format::F32 | Format::BF16 | Format::F16 => {
-            RawBlock { quants: [0; BLOCK], d: [0; 2], m: [0; 2], sub: [0; 2] }
+            RawBlock { quants: [0; WORDS], d: [0; 2], m: [0; 2], sub: [0; 2] }
         }
     }
 }
 
+#[inline(always)]
 fn pair(bytes: &[u8], at: usize) -> [u8; 2] {
     [bytes[at], bytes[at + 1]]
 }
 
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// `f` of each word: a loop, because `array::from_fn` is not inlined here.
+#[inline(always)]
+fn words(f: impl Fn(usize) -> u32) -> [u32; WORDS] {
+    let mut words = [0; WORDS];
+    for (s, word) in words.iter_mut().enumerate() {
+        *word = f(s);
+    }
+    words
+}
+
 /// 16 bytes: elements 0..16 are the low nibbles, 16..32 the high ones.
-fn nibbles(qs: &[u8]) -> [u8; BLOCK] {
-    std::array::from_fn(|i| if i < 16 { qs[i] & 15 } else { qs[i - 16] >> 4 })
+#[inline(always)]
+fn nibbles(qs: &[u8]) -> [u32; WORDS] {
+    let qs = &qs[..16];
+    words(|s| (word(qs, 4 * (s % 4)) >> (4 * (s / 4))) & NIBBLES)
 }
 
 /// Runs of 32 bytes: run r holds part 2r in the low nibbles and part 2r + 1 in the high ones.
-fn run_nibbles(qs: &[u8], part: usize) -> [u8; BLOCK] {
+#[inline(always)]
+fn run_nibbles(qs: &[u8], part: usize) -> [u32; WORDS] {
     let run = &qs[part / 2 * 32..][..32];
-    std::array::from_fn(|i| if part.is_multiple_of(2) { run[i] & 15 } else { run[i] >> 4 })
+    words(|s| (word(run, 4 * s) >> (4 * (part % 2))) & NIBBLES)
 }
 
-fn with_fifth_bit(low: [u8; BLOCK], high: &[u8]) -> [u8; BLOCK] {
-    std::array::from_fn(|i| low[i] | ((high[i / 8] >> (i % 8)) & 1) << 4)
+/// Bit i of `high` is the fifth bit of element i.
+#[inline(always)]
+fn with_fifth_bits(low: [u32; WORDS], high: u32) -> [u32; WORDS] {
+    words(|s| {
+        let bits = high >> (4 * s);
+        low[s] | (bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25
+    })
 }
 
 /// The 6-bit (scale, min) of part `s` of a `Q4_K` or `Q5_K` super-block.
+#[inline(always)]
 fn six_bit_scales(packed: &[u8], s: usize) -> [u8; 2] {
     if s < 4 {
         [packed[s] & 63, packed[s + 4] & 63]
@@ -105,11 +133,15 @@ fn six_bit_scales(packed: &[u8], s: usize) -> [u8; 2] {
     }
 }
 
-/// Element `i` of a `Q6_K` super-block, without its offset.
-fn six_bit_quant(block: &[u8], i: usize) -> u8 {
-    let (half, position) = (i / 128, i % 128);
-    let (lane, l) = (position / 32, position % 32);
-    let low = block[64 * half + 32 * (lane % 2) + l] >> (4 * (lane / 2)) & 15;
-    let high = block[128 + 32 * half + l] >> (2 * lane) & 3;
-    low | high << 4
+/// Part `part` of a `Q6_K` super-block, without the offset: halves of four parts; 64 bytes of low nibbles and 32 bytes
+/// of upper bit pairs per half.
+#[inline(always)]
+fn six_bit_quants(block: &[u8], part: usize) -> [u32; WORDS] {
+    let (half, lane) = (part / 4, part % 4);
+    let low = &block[64 * half + 32 * (lane % 2)..][..32];
+    let high = &block[128 + 32 * half..][..32];
+    words(|s| {
+        let nibbles = (word(low, 4 * s) >> (4 * (lane / 2))) & NIBBLES;
+        nibbles | ((word(high, 4 * s) >> (2 * lane)) & 0x0303_0303) << 4
+    })
 }

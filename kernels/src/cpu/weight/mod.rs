@@ -18,6 +18,7 @@ pub(crate) use block::BLOCK;
 pub use format::Format;
 pub(crate) use pack::GROUP_ROWS;
 
+use super::pool::ThreadPool;
 use crate::error::{KernelError, Result, ensure_len, ensure_value};
 use pack::{AlignedBytes, Layout, group_bytes, with_layout};
 
@@ -89,12 +90,14 @@ impl std::fmt::Debug for Weight {
 }
 
 impl Weight {
-    /// A weight over `bytes[range]`, which holds exactly `num_rows` rows of `num_cols` elements in `format`.
+    /// A weight over `bytes[range]`, which holds exactly `num_rows` rows of `num_cols` elements in `format`. The workers
+    /// of `pool` share the repacking.
     ///
     /// # Errors
     /// The range lies outside of the bytes, has the wrong length, or `num_cols` is not a multiple of the format's
     /// block.
     pub fn new(
+        pool: &ThreadPool,
         format: Format,
         num_rows: usize,
         num_cols: usize,
@@ -108,7 +111,7 @@ impl Weight {
             "num_cols",
             num_cols,
             multiple,
-            &format!("a positive multiple of {}", format.block_len()),
+            format_args!("a positive multiple of {}", format.block_len()),
         )?;
         let available = bytes.as_ref().as_ref();
         let found = range.len();
@@ -121,21 +124,21 @@ impl Weight {
         let expected = num_rows.saturating_mul(format.row_bytes(num_cols));
         ensure_len(OP, "range", found, expected)?;
         let storage = if format.is_quantized() {
-            Storage::Packed(Arc::new(pack::pack(format, num_rows, num_cols, slice)))
+            Storage::Packed(Arc::new(pack::pack(pool, format, num_rows, num_cols, slice)))
         } else {
             Storage::Rows { bytes: Arc::clone(bytes), offset: range.start }
         };
         Ok(Self { format, num_cols, range: 0..num_rows, storage })
     }
 
-    /// A weight over a whole owned buffer.
+    /// A weight over a whole owned buffer, repacked by the calling thread.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn from_vec(format: Format, num_rows: usize, num_cols: usize, bytes: Vec<u8>) -> Result<Self> {
         let range = 0..bytes.len();
         let bytes: Bytes = Arc::new(bytes);
-        Self::new(format, num_rows, num_cols, &bytes, range)
+        Self::new(&ThreadPool::new(1), format, num_rows, num_cols, &bytes, range)
     }
 
     /// An f32 weight `[num_rows, num_cols]` of the given values.
@@ -154,7 +157,13 @@ impl Weight {
     /// The range is reversed or ends after the last row.
     pub fn slice_rows(&self, rows: Range<usize>) -> Result<Self> {
         let valid = rows.start <= rows.end && rows.end <= self.num_rows();
-        ensure_value("weight", "rows", rows.end, valid, &format!("a range within 0..{}", self.num_rows()))?;
+        ensure_value(
+            "weight",
+            "rows",
+            rows.end,
+            valid,
+            format_args!("a range within 0..{}", self.num_rows()),
+        )?;
         let start = self.range.start;
         Ok(Self { range: start + rows.start..start + rows.end, ..self.clone() })
     }
@@ -192,7 +201,7 @@ impl Weight {
     /// The row does not exist, or `out` has the wrong length.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) -> Result<()> {
         const OP: &str = "dequantize_row";
-        ensure_value(OP, "row", row, row < self.num_rows(), &format!("below {}", self.num_rows()))?;
+        ensure_value(OP, "row", row, row < self.num_rows(), format_args!("below {}", self.num_rows()))?;
         ensure_len(OP, "out", out.len(), self.num_cols)?;
         self.rows()?.dequantize(row, out);
         Ok(())

@@ -7,11 +7,15 @@
 //! put the f16 scales of the rows once before their eight blocks, and the integer scales before each block.
 //! Rows beyond the matrix are zero.
 
-use super::block::{self, BLOCK};
+use super::block::{self, BLOCK, NIBBLES};
 use super::format::Format;
+use crate::cpu::pool::ThreadPool;
+use crate::cpu::shared::SharedSlice;
 
 /// Rows in a group.
 pub(crate) const GROUP_ROWS: usize = 16;
+/// Bytes that a worker packs at a time.
+const GRAIN_BYTES: usize = 256 * 1024;
 /// Bytes of a step: 16 rows x 4 columns.
 pub(crate) const STEP: usize = 64;
 
@@ -132,21 +136,33 @@ pub(crate) fn group_bytes(format: Format, num_cols: usize) -> usize {
     with_layout!(format, L => num_cols / BLOCK / L::BLOCKS * L::SUPER, 0)
 }
 
-/// Packs the rows of a checkpoint matrix.
-pub(super) fn pack(format: Format, num_rows: usize, num_cols: usize, bytes: &[u8]) -> AlignedBytes {
+/// Packs the rows of a checkpoint matrix; the groups are shared between the workers.
+pub(super) fn pack(
+    pool: &ThreadPool,
+    format: Format,
+    num_rows: usize,
+    num_cols: usize,
+    bytes: &[u8],
+) -> AlignedBytes {
+    let num_groups = num_rows.div_ceil(GROUP_ROWS);
     let group_len = group_bytes(format, num_cols);
-    let mut packed = AlignedBytes::zeroed(num_rows.div_ceil(GROUP_ROWS) * group_len);
+    let mut packed = AlignedBytes::zeroed(num_groups * group_len);
     let row_bytes = format.row_bytes(num_cols);
-    let rows = bytes.chunks_exact(GROUP_ROWS * row_bytes.max(1));
-    let rest = rows.remainder();
-    for (source, group) in
-        rows.chain(std::iter::once(rest)).zip(packed.as_mut_slice().chunks_exact_mut(group_len.max(1)))
-    {
-        with_layout!(format, L => pack_group::<L>(format, source, row_bytes, group), ());
-    }
+    let groups = SharedSlice::new(packed.as_mut_slice());
+    let grain = (GRAIN_BYTES / group_len.max(1)).max(1);
+    pool.for_each(num_groups, grain, |range| {
+        for group in range {
+            let first = group * GROUP_ROWS * row_bytes;
+            let source = &bytes[first..bytes.len().min(first + GROUP_ROWS * row_bytes)];
+            // SAFETY: every group has its own part, within the buffer.
+            let to = unsafe { groups.part(group * group_len..(group + 1) * group_len) };
+            with_layout!(format, L => pack_group::<L>(format, source, row_bytes, to), ());
+        }
+    });
     packed
 }
 
+#[inline(never)]
 fn pack_group<L: Layout>(format: Format, source: &[u8], row_bytes: usize, group: &mut [u8]) {
     for (row, bytes) in source.chunks_exact(row_bytes).enumerate() {
         for index in 0..group.len() / L::SUPER * L::BLOCKS {
@@ -181,18 +197,28 @@ fn put_scales<L: Layout>(raw: &block::RawBlock, row: usize, header: &mut [u8], s
     }
 }
 
-fn put_quants<L: Layout>(quants: &[u8; BLOCK], row: usize, to: &mut [u8]) {
+#[inline(always)]
+fn put_quants<L: Layout>(quants: &[u32; 8], row: usize, to: &mut [u8]) {
     let (high, low) = to.split_at_mut(L::HIGH_BYTES);
-    for (column, &q) in quants.iter().enumerate() {
-        let (step, at) = (column / 4, 4 * row + column % 4);
-        match L::BITS {
-            8 => low[STEP * step + at] = q,
-            _ => low[STEP * (step % 4) + at] |= (q & 15) << (4 * (step / 4)),
+    let put = |to: &mut [u8], line: usize, word: u32| {
+        to[STEP * line + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+    };
+    if L::BITS == 8 {
+        for (step, &word) in quants.iter().enumerate() {
+            put(low, step, word);
         }
-        match L::BITS {
-            5 => high[at] |= (q >> 4) << step,
-            6 => high[STEP * (step / 4) + at] |= (q >> 4) << (2 * (step % 4)),
-            _ => {}
+        return;
+    }
+    for line in 0..4 {
+        put(low, line, (quants[line] & NIBBLES) | (quants[line + 4] & NIBBLES) << 4);
+    }
+    let upper = |step: usize| (quants[step] >> 4) & NIBBLES;
+    if L::BITS == 5 {
+        put(high, 0, (0..8).fold(0, |bits, step| bits | upper(step) << step));
+    }
+    if L::BITS == 6 {
+        for line in 0..2 {
+            put(high, line, (0..4).fold(0, |bits, s| bits | upper(4 * line + s) << (2 * s)));
         }
     }
 }

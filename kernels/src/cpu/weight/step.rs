@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use super::super::simd::{Portable, Simd};
 use super::block::BLOCK;
 use super::pack::{GROUP_ROWS, Layout, STEP, Scales};
 
@@ -16,10 +17,17 @@ pub(crate) struct BlockScales {
     pub(crate) min: Lanes<f32>,
 }
 
+/// # Safety
+/// The level's features are present.
 #[inline(always)]
-fn half_lanes(bytes: &[u8]) -> Lanes<f32> {
+unsafe fn half_lanes<S: Simd>(bytes: &[u8]) -> Lanes<f32> {
     let bytes = &bytes[..2 * GROUP_ROWS];
-    std::array::from_fn(|r| f16::from_le_bytes([bytes[2 * r], bytes[2 * r + 1]]).to_f32())
+    let mut lanes = [0.0; GROUP_ROWS];
+    for r in (0..GROUP_ROWS).step_by(S::LANES) {
+        // SAFETY: LANES divides the 16 lanes; the features are the caller's promise.
+        unsafe { S::store(lanes.as_mut_ptr().add(r), S::load_f16(bytes.as_ptr().add(2 * r))) }
+    }
+    lanes
 }
 
 /// The f16 at row `r` of a line of f16 scales.
@@ -29,8 +37,13 @@ pub(crate) fn half_lane(bytes: &[u8], r: usize) -> f32 {
 }
 
 /// The scales of a block.
+///
+/// # Safety
+/// The level's features are present.
 #[inline(always)]
-pub(crate) fn scales<L: Layout>(header: &[u8], body: &[u8]) -> BlockScales {
+pub(crate) unsafe fn scales<S: Simd, L: Layout>(header: &[u8], body: &[u8]) -> BlockScales {
+    // SAFETY: the caller's promise.
+    let half_lanes = |bytes: &[u8]| unsafe { half_lanes::<S>(bytes) };
     match L::SCALES {
         Scales::Plain => {
             let d = half_lanes(body);
@@ -64,26 +77,28 @@ pub(crate) fn words<L: Layout>(body: &[u8], s: usize) -> Lanes<u32> {
     if L::BITS == 8 {
         return line(&low[STEP * s..]);
     }
-    let nibbles = line(&low[STEP * (s % 4)..]).map(|w| (w >> (4 * (s / 4))) & 0x0f0f_0f0f);
-    match L::BITS {
-        5 => {
-            let bits = line(high);
-            std::array::from_fn(|r| nibbles[r] | ((bits[r] >> s) & 0x0101_0101) << 4)
-        }
-        6 => {
-            let bits = line(&high[STEP * (s / 4)..]);
-            std::array::from_fn(|r| nibbles[r] | ((bits[r] >> (2 * (s % 4))) & 0x0303_0303) << 4)
-        }
-        _ => nibbles,
+    let mut words = line(&low[STEP * (s % 4)..]);
+    for word in &mut words {
+        *word = (*word >> (4 * (s / 4))) & 0x0f0f_0f0f;
     }
+    let (bits, shift, mask) = match L::BITS {
+        5 => (line(high), s, 0x0101_0101),
+        6 => (line(&high[STEP * (s / 4)..]), 2 * (s % 4), 0x0303_0303),
+        _ => return words,
+    };
+    for r in 0..GROUP_ROWS {
+        words[r] |= ((bits[r] >> shift) & mask) << 4;
+    }
+    words
 }
 
 #[inline(always)]
 fn line(bytes: &[u8]) -> Lanes<u32> {
-    let bytes = &bytes[..STEP];
-    std::array::from_fn(|r| {
-        u32::from_le_bytes([bytes[4 * r], bytes[4 * r + 1], bytes[4 * r + 2], bytes[4 * r + 3]])
-    })
+    let mut words = [0; GROUP_ROWS];
+    for (word, bytes) in words.iter_mut().zip(bytes[..STEP].as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
 }
 
 /// Byte `j` of a word as the integer that it stands for.
@@ -98,7 +113,8 @@ pub(crate) fn quant<L: Layout>(word: u32, j: usize) -> i32 {
 
 /// The f32 values of row `lane` of a block.
 pub(super) fn dequantize_lane<L: Layout>(header: &[u8], body: &[u8], lane: usize, out: &mut [f32; BLOCK]) {
-    let scales = scales::<L>(header, body);
+    // SAFETY: the portable level needs no features.
+    let scales = unsafe { scales::<Portable, L>(header, body) };
     for s in 0..8 {
         let word = words::<L>(body, s)[lane];
         for j in 0..4 {
