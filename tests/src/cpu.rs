@@ -6,6 +6,7 @@ use metrale_core::exec::{Batch, BatchSeq, BlockId, Logits, ModelRunner, StateSlo
 use metrale_core::factory::{RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::weights::ModelSource;
+use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
@@ -48,6 +49,7 @@ impl CpuModel {
         let max_len = golden.token_ids()?.len();
         let options = RunnerOptions {
             threads: 2,
+            isa: Isa::detect(),
             numerics: Numerics { activations: Activations::F32 },
             kv_dtype,
             max_model_len: Some(max_len),
