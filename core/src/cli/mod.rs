@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod logging;
 mod plugins;
 mod run;
@@ -35,6 +36,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Talk to a model in the terminal, or continue one prompt.
     Run(Box<run::RunArgs>),
+    /// Measure prefill and decode speed, beside what the memory allows.
+    Bench(Box<bench::BenchArgs>),
     /// List plugins, inspect, verify and make them.
     Plugins(plugins::PluginsArgs),
     /// Print the version.
@@ -71,6 +74,7 @@ fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::
     match command {
         Command::Serve(args) => serve::execute(&args, settings, load),
         Command::Run(args) => run::execute(&args, settings, load),
+        Command::Bench(args) => bench::execute(&args, settings, load),
         Command::Plugins(args) => plugins::execute(&args),
         Command::Version => {
             println!("metrale {}", env!("CARGO_PKG_VERSION"));

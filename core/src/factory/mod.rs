@@ -49,7 +49,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let built = build_runner(plugin.module, &attrs, checkpoint, &options)?;
     report(&plugin.name, &built, &options);
 
-    let limits = built.runner.limits();
+    let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
     let eos_token_ids = text.generation().eos_token_id.clone();
@@ -68,6 +68,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
         text: text::served(text),
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
+        weight_bytes_per_step,
         vocab_size: limits.vocab_size,
         eos_token_ids,
     })
