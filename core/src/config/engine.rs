@@ -186,7 +186,7 @@ impl FromStr for PluginChoice {
             Some((model_type, plugin)) if !model_type.is_empty() && !plugin.is_empty() => {
                 Ok(Self { model_type: model_type.to_owned(), plugin: plugin.to_owned() })
             }
-            _ => Err("expected TYPE=NAME, for example llama=acme-llama".to_owned()),
+            _ => Err("expected TYPE=NAME, for example gemma=acme-gemma".to_owned()),
         }
     }
 }
