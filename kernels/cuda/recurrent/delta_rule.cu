@@ -1,0 +1,84 @@
+// The gated delta rule in recurrent form. A block takes 32 value columns of one (sequence, value head): lanes are
+// columns, each of the eight warps keeps every eighth row of the state [dk, 32] in registers over all tokens.
+#include "../common.cuh"
+
+namespace delta_rule {
+
+constexpr int WARPS = 8;
+
+// Sum over the warps, for every lane. Two calls with the same buffer need a barrier in between.
+__device__ inline float column_sum(float x, float (&buffer)[WARPS][32]) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    buffer[warp][lane] = x;
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += buffer[w][lane];
+    return sum;
+}
+
+template <class T, int ROWS>
+__device__ void run(const T* q, const T* k, const T* v, const float* g, const float* beta, const uint32_t* starts,
+                    const uint32_t* slots, float* state, T* out, int hk, int hv, int dk, int dv, int tiled,
+                    int per_channel) {
+    __shared__ float keys[ROWS * WARPS], queries[ROWS * WARPS], decays[ROWS * WARPS];
+    __shared__ float sums[2][WARPS][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int column = blockIdx.x * 32 + lane, head = blockIdx.y, sequence = blockIdx.z;
+    const int key_head = tiled ? head % hk : head / (hv / hk);
+    const bool inside = column < dv;
+    state += (size_t(slots[sequence]) * hv + head) * dk * dv + column;
+    float s[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        int row = i * WARPS + warp;
+        s[i] = inside && row < dk ? state[size_t(row) * dv] : 0.0f;
+    }
+    for (size_t t = starts[sequence]; t < starts[sequence + 1]; t++) {
+        const size_t at = t * hv + head;
+        __syncthreads();
+        for (int i = threadIdx.x; i < ROWS * WARPS; i += blockDim.x) {
+            bool exists = i < dk;
+            keys[i] = exists ? to_f32(k[(t * hk + key_head) * dk + i]) : 0.0f;
+            queries[i] = exists ? to_f32(q[(t * hk + key_head) * dk + i]) : 0.0f;
+            decays[i] = exists ? expf(g[per_channel ? at * dk + i : at]) : 0.0f;
+        }
+        __syncthreads();
+        float m = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            s[i] *= decays[i * WARPS + warp];
+            m += s[i] * keys[i * WARPS + warp];
+        }
+        m = column_sum(m, sums[0]);
+        float delta = beta[at] * ((inside ? to_f32(v[at * dv + column]) : 0.0f) - m), y = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            s[i] += keys[i * WARPS + warp] * delta;
+            y += s[i] * queries[i * WARPS + warp];
+        }
+        y = column_sum(y, sums[1]);
+        if (warp == 0 && inside) out[at * dv + column] = from_f32<T>(y);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        int row = i * WARPS + warp;
+        if (inside && row < dk) state[size_t(row) * dv] = s[i];
+    }
+}
+
+}  // namespace delta_rule
+
+#define KERNEL(T, ROWS)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) gated_delta_rule_##T##_##ROWS(                               \
+        const T* q, const T* k, const T* v, const float* g, const float* beta, const uint32_t* starts,             \
+        const uint32_t* slots, float* state, T* out, int hk, int hv, int dk, int dv, int tiled, int per_channel) { \
+        delta_rule::run<T, ROWS>(q, k, v, g, beta, starts, slots, state, out, hk, hv, dk, dv, tiled, per_channel); \
+    }
+KERNEL(f32, 8)
+KERNEL(f32, 16)
+KERNEL(f32, 32)
+KERNEL(bf16, 8)
+KERNEL(bf16, 16)
+KERNEL(bf16, 32)
+#undef KERNEL

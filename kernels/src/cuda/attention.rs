@@ -1,0 +1,290 @@
+//! Attention of queries over paged keys and values.
+//!
+//! Contexts of batches with few rows are cut into splits that run side by side; their results, (max, sum, weighted
+//! values), are added in order.
+
+use super::device::Cuda;
+use super::element::{Element, kernel};
+use super::kv_cache::{KvCache, KvDtype, KvShape, Pages};
+use super::launch::{Arguments, Grid};
+use super::memory::{Buffer, View, ViewMut};
+use super::staging::Staging;
+pub use crate::cpu::attention::Sequence;
+use crate::error::{KernelError, Result, ensure_len, ensure_value};
+
+const OP: &str = "paged_attention";
+/// Rows from which a batch fills the device without splits.
+const MANY_ROWS: usize = 256;
+/// Fewest keys of a split.
+const SPLIT: usize = 256;
+/// Most splits of a context.
+const MAX_SPLITS: usize = 64;
+/// Threads of a block.
+const THREADS: usize = 128;
+
+/// What a layer does.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention {
+    /// Query heads, a multiple of the cache's kv heads.
+    pub num_heads: usize,
+    /// Factor of q · k.
+    pub scale: f32,
+    /// Sliding window: of the keys that a row sees, the last this many.
+    pub window: Option<usize>,
+    /// Scores become cap * tanh(score / cap).
+    pub softcap: Option<f32>,
+}
+
+/// Which keys of its sequence a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visible {
+    /// Those up to its own position; rows are the last positions of the context.
+    Causal,
+    /// All.
+    All,
+}
+
+/// The query rows of a batch and the pages of their sequences, on the device.
+#[derive(Debug)]
+pub struct Rows {
+    /// Sequence of each row, `[T]`.
+    sequences: Buffer<u32>,
+    /// Keys that each row sees before the window is applied, `[T]`.
+    ends: Buffer<u32>,
+    /// `[num_sequences, max_blocks]`.
+    block_tables: Buffer<u32>,
+    staging: [Staging<u32>; 3],
+    num_rows: usize,
+    max_blocks: usize,
+    max_context: usize,
+    /// Geometry that the tables were checked against.
+    block_size: usize,
+    num_blocks: usize,
+}
+
+impl Rows {
+    /// Room for `capacity` rows and `num_sequences` sequences of up to `max_blocks` pages; holds no rows.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn new(cuda: &Cuda, capacity: usize, num_sequences: usize, max_blocks: usize) -> Result<Self> {
+        let tables = num_sequences * max_blocks;
+        Ok(Self {
+            sequences: Buffer::zeroed(cuda, capacity)?,
+            ends: Buffer::zeroed(cuda, capacity)?,
+            block_tables: Buffer::zeroed(cuda, tables)?,
+            staging: [
+                Staging::new(cuda, capacity)?,
+                Staging::new(cuda, capacity)?,
+                Staging::new(cuda, tables)?,
+            ],
+            num_rows: 0,
+            max_blocks,
+            max_context: 0,
+            block_size: 0,
+            num_blocks: 0,
+        })
+    }
+
+    /// Replaces the rows. Those of a sequence follow those of the sequence before it.
+    ///
+    /// # Errors
+    /// A block table is too short, too long for the room or names a page that does not exist; a causal sequence has
+    /// more rows than its context; there are too many rows or sequences.
+    pub fn set(
+        &mut self,
+        cuda: &Cuda,
+        shape: KvShape,
+        visible: Visible,
+        sequences: &[Sequence<'_>],
+    ) -> Result<()> {
+        let (mut rows, mut ends, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, sequence) in sequences.iter().enumerate() {
+            let pages = check(shape, visible, sequence)?;
+            let room = self.max_blocks;
+            ensure_value(
+                OP,
+                "block_table",
+                pages.len(),
+                pages.len() <= room,
+                format_args!("at most {room} pages"),
+            )?;
+            tables.extend_from_slice(pages);
+            tables.resize((index + 1) * room, 0);
+            let context = sequence.context_len as u32;
+            for row in 0..sequence.num_tokens as u32 {
+                rows.push(index as u32);
+                ends.push(match visible {
+                    Visible::Causal => context - sequence.num_tokens as u32 + row + 1,
+                    Visible::All => context,
+                });
+            }
+        }
+        self.num_rows = 0;
+        let [for_rows, for_ends, for_tables] = &mut self.staging;
+        for_rows.upload(cuda, &rows, &mut self.sequences.view_mut())?;
+        for_ends.upload(cuda, &ends, &mut self.ends.view_mut())?;
+        for_tables.upload(cuda, &tables, &mut self.block_tables.view_mut())?;
+        self.num_rows = rows.len();
+        self.max_context = ends.iter().max().map_or(0, |&end| end as usize);
+        (self.block_size, self.num_blocks) = (shape.block_size, shape.num_blocks);
+        Ok(())
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.num_rows
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.num_rows == 0
+    }
+
+    /// Keys per split.
+    fn keys_per_split(&self) -> usize {
+        if self.num_rows >= MANY_ROWS {
+            self.max_context.max(1)
+        } else {
+            SPLIT.max(self.max_context.div_ceil(MAX_SPLITS).next_multiple_of(64))
+        }
+    }
+}
+
+/// Pages that the context of a sequence uses.
+fn check<'a>(shape: KvShape, visible: Visible, sequence: &Sequence<'a>) -> Result<&'a [u32]> {
+    let context = sequence.context_len;
+    ensure_value(OP, "context_len", context, i32::try_from(context).is_ok(), "below 2^31")?;
+    if visible == Visible::Causal {
+        let enough = context >= sequence.num_tokens;
+        let expected = format_args!("at least {} tokens", sequence.num_tokens);
+        ensure_value(OP, "context_len", context, enough, expected)?;
+    }
+    let needed = context.div_ceil(shape.block_size.max(1));
+    let found = sequence.block_table.len();
+    let Some(pages) = sequence.block_table.get(..needed) else {
+        let expected = format!("at least {needed} pages");
+        return Err(KernelError::Value { op: OP, argument: "block_table", expected, found });
+    };
+    let limit = shape.num_blocks;
+    match pages.iter().position(|&page| page as usize >= limit) {
+        Some(position) => {
+            let found = pages[position] as usize;
+            Err(KernelError::Index { op: OP, argument: "block_table", position, found, limit })
+        }
+        None => Ok(pages),
+    }
+}
+
+/// out = softmax(scale * q kᵀ) v for q `[T, num_heads, head_dim]`, out `[T, num_heads, value_dim]`. A query that sees
+/// no key gets zeros. q may be bf16 over a bf16 cache, or f32 over either.
+///
+/// # Errors
+/// A length or count does not fit, the rows were checked against another geometry, or the types do not go together.
+pub fn paged<T: Element>(
+    cuda: &Cuda,
+    attention: Attention,
+    q: View<'_, T>,
+    cache: &KvCache,
+    rows: &Rows,
+    out: &mut ViewMut<'_, T>,
+) -> Result<()> {
+    let shape = cache.shape();
+    let (heads, kv_heads) = (attention.num_heads, shape.num_kv_heads);
+    let grouped = heads > 0 && heads.is_multiple_of(kv_heads);
+    ensure_value(OP, "num_heads", heads, grouped, format_args!("a multiple of {kv_heads} kv heads"))?;
+    ensure_len(OP, "q", q.len(), rows.num_rows * heads * shape.head_dim)?;
+    ensure_len(OP, "out", out.len(), rows.num_rows * heads * shape.value_dim)?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let same = rows.block_size == shape.block_size && rows.num_blocks <= shape.num_blocks;
+    ensure_value(
+        OP,
+        "block_size",
+        rows.block_size,
+        same,
+        format_args!("rows set for this cache's geometry"),
+    )?;
+    let variant = Variant::of(shape, heads / kv_heads);
+    let kernel = variant.kernel::<T>(cache.dtype())?;
+    let keys_per_split = rows.keys_per_split();
+    let num_splits = rows.max_context.div_ceil(keys_per_split).max(1);
+    let results = rows.num_rows * heads * num_splits * (shape.value_dim + 2);
+    let workspace = if num_splits > 1 { results } else { 1 };
+    cuda.with_workspace(workspace, |partial| {
+        let mut arguments = Arguments::new().view(q);
+        arguments = match &cache.pages {
+            Pages::F32(pages) => arguments.view(pages.view()),
+            Pages::BF16(pages) => arguments.view(pages.view()),
+        };
+        let arguments = arguments.view(rows.sequences.view()).view(rows.ends.view());
+        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(&partial.view_mut());
+        let arguments =
+            arguments.int(shape.block_size).int(kv_heads).int(shape.head_dim).int(shape.value_dim);
+        let arguments = arguments.int(heads).int(rows.max_blocks).int(keys_per_split);
+        let arguments = arguments.int(attention.window.unwrap_or(0).min(i32::MAX as usize));
+        let arguments = arguments.float(attention.scale).float(attention.softcap.unwrap_or(0.0));
+        let per_row = kv_heads * (heads / kv_heads).div_ceil(variant.heads);
+        let grid = Grid { blocks: (num_splits, per_row, rows.num_rows), threads: (THREADS, 1) };
+        // SAFETY: tables name existing pages for every key below a row's end; q, out and the partial results have
+        // room for every row, head and split.
+        unsafe { cuda.launch(OP, kernel, grid, arguments)? };
+        if num_splits == 1 {
+            return Ok(());
+        }
+        let arguments = Arguments::new().view(partial.view()).view_mut(out);
+        let arguments = arguments.int(num_splits).int(shape.value_dim);
+        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32).min(THREADS));
+        // SAFETY: as above; every split wrote its result.
+        unsafe { cuda.launch(OP, kernel!(T, "attention_combine"), grid, arguments) }
+    })
+}
+
+/// A compiled size of the kernel.
+#[derive(Debug, Clone, Copy)]
+struct Variant {
+    /// 64-element chunks of a head.
+    chunks: usize,
+    /// Query heads of a block.
+    heads: usize,
+}
+
+impl Variant {
+    fn of(shape: KvShape, group: usize) -> Self {
+        let width = shape.head_dim.max(shape.value_dim);
+        let chunks = if width <= 64 {
+            1
+        } else if width <= 128 {
+            2
+        } else {
+            4
+        };
+        Self { chunks, heads: if group == 1 { 1 } else { 4 } }
+    }
+
+    fn kernel<T: Element>(self, cache: KvDtype) -> Result<&'static str> {
+        macro_rules! names {
+            ($types:literal) => {
+                match (self.chunks, self.heads) {
+                    (1, 1) => concat!("attention_", $types, "_1_1"),
+                    (1, _) => concat!("attention_", $types, "_1_4"),
+                    (2, 1) => concat!("attention_", $types, "_2_1"),
+                    (2, _) => concat!("attention_", $types, "_2_4"),
+                    (_, 1) => concat!("attention_", $types, "_4_1"),
+                    _ => concat!("attention_", $types, "_4_4"),
+                }
+            };
+        }
+        let name = match cache {
+            KvDtype::F32 => T::pick(Some(names!("f32_f32")), None),
+            KvDtype::BF16 => Some(T::pick(names!("f32_bf16"), names!("bf16_bf16"))),
+        };
+        name.ok_or_else(|| KernelError::Unsupported {
+            op: OP,
+            reason: "bf16 queries over an f32 cache; use a bf16 cache".to_owned(),
+        })
+    }
+}
