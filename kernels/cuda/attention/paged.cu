@@ -1,4 +1,4 @@
-// Attention of single query rows over paged keys and values.
+// Attention of single f32 query rows over paged keys and values; tensor_cores.cu does bf16.
 //
 // A block takes one row, up to G query heads of one kv head and one split of the row's context. Eight lanes share a
 // key, so that a block of four warps works on 16 keys at a time and on 64 per iteration; every lane holds eight-element
@@ -212,7 +212,6 @@ __device__ void combine(const float* partial, T* out, int num_splits, int vd) {
     SPLIT(T, C, 1, 1) SPLIT(T, C, 1, 4) SPLIT(T, C, 2, 1) SPLIT(T, C, 2, 4) SPLIT(T, C, 4, 1) SPLIT(T, C, 4, 4)
 SPLITS(f32, f32)
 SPLITS(f32, bf16)
-SPLITS(bf16, bf16)
 #undef SPLITS
 #undef SPLIT
 

@@ -7,18 +7,20 @@ namespace elementwise {
 template <class T, class F>
 __device__ void map(const T* a, const T* b, T* out, size_t len, size_t period, F f) {
     if (!b) b = a, period = len;
+    // A division for every element would cost more than its memory.
+    const bool whole = period == len;
     size_t vectors = 0;
     if (aligned(a) && aligned(b) && aligned(out) && period % VECTOR == 0) vectors = len / VECTOR;
     for (size_t v = global_thread(); v < vectors; v += num_threads()) {
         float x[VECTOR], y[VECTOR];
         load8(a + v * VECTOR, x);
-        load8(b + v * VECTOR % period, y);
+        load8(b + (whole ? v * VECTOR : v * VECTOR % period), y);
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) x[j] = f(x[j], y[j]);
         store8(out + v * VECTOR, x);
     }
     for (size_t i = vectors * VECTOR + global_thread(); i < len; i += num_threads()) {
-        out[i] = from_f32<T>(f(to_f32(a[i]), to_f32(b[i % period])));
+        out[i] = from_f32<T>(f(to_f32(a[i]), to_f32(b[whole ? i : i % period])));
     }
 }
 

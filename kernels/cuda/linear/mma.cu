@@ -1,4 +1,4 @@
-// y = x Wᵀ in bf16 on the tensor cores for 5 to 64 rows of x, where the weight's memory traffic decides.
+// y = x Wᵀ in bf16 on the tensor cores for a few rows of x, where the weight's memory traffic decides.
 //
 // A block of eight warps takes 16 rows of W; its warps share the columns in turns of 32. A lane reads 16 bytes of two
 // rows of W and of one row of x per tile, which are the operands of two m16n8k16 products over a permuted order of the
@@ -12,7 +12,7 @@ constexpr int COLUMNS = 32;
 
 __device__ inline void multiply(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                 uint32_t b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));

@@ -35,8 +35,17 @@ __device__ inline uint64_t block_max(uint64_t x) {
 extern "C" __global__ void __launch_bounds__(1024) argmax(const float* x, uint32_t* out, int width) {
     x += size_t(blockIdx.x) * width;
     uint64_t best = 0;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < width; i += logits::THREADS) best = logits::larger(best, logits::key(x[i], i));
+    int vectors = aligned(x) ? width / 4 : 0;
+#pragma unroll 4
+    for (int v = threadIdx.x; v < vectors; v += logits::THREADS) {
+        float4 values = reinterpret_cast<const float4*>(x)[v];
+        uint64_t low = logits::larger(logits::key(values.x, 4 * v), logits::key(values.y, 4 * v + 1));
+        uint64_t high = logits::larger(logits::key(values.z, 4 * v + 2), logits::key(values.w, 4 * v + 3));
+        best = logits::larger(best, logits::larger(low, high));
+    }
+    for (int i = vectors * 4 + threadIdx.x; i < width; i += logits::THREADS) {
+        best = logits::larger(best, logits::key(x[i], i));
+    }
     best = logits::block_max(best);
     // A row without a number above -infinity gives index 0.
     if (threadIdx.x == 0) out[blockIdx.x] = best >> 32 > logits::order(-INFINITE) ? ~uint32_t(best) : 0;

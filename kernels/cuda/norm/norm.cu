@@ -19,6 +19,7 @@ template <class T, class F>
 __device__ inline float sum(Row row, const T* x, F f) {
     float total = 0.0f;
     if (row.vectors) {
+#pragma unroll 4
         for (int i = threadIdx.x * VECTOR; i < row.width; i += blockDim.x * VECTOR) {
             float v[VECTOR];
             load8(x + i, v);
@@ -35,6 +36,7 @@ __device__ inline float sum(Row row, const T* x, F f) {
 template <class T, class F>
 __device__ inline void map(Row row, const T* x, T* out, F f) {
     if (row.vectors) {
+#pragma unroll 4
         for (int i = threadIdx.x * VECTOR; i < row.width; i += blockDim.x * VECTOR) {
             float v[VECTOR];
             load8(x + i, v);
@@ -71,6 +73,7 @@ __device__ void add_rms(const T* x, T* residual, const float* weight, T* out, in
     Row row = {width, width % VECTOR == 0 && aligned(x) && aligned(residual) && aligned(out)};
     // A thread reads back only what it wrote itself.
     if (row.vectors) {
+#pragma unroll 4
         for (int i = threadIdx.x * VECTOR; i < width; i += blockDim.x * VECTOR) {
             float a[VECTOR], b[VECTOR];
             load8(residual + i, a);

@@ -51,9 +51,16 @@ pub struct Rows {
     sequences: Buffer<u32>,
     /// Keys that each row sees before the window is applied, `[T]`.
     ends: Buffer<u32>,
+    /// First row of each sequence, then the number of rows, `[num_sequences + 1]`.
+    starts: Buffer<u32>,
+    /// `[num_sequences]`.
+    contexts: Buffer<u32>,
     /// `[num_sequences, max_blocks]`.
     block_tables: Buffer<u32>,
-    staging: [Staging<u32>; 3],
+    staging: [Staging<u32>; 5],
+    /// Rows of each sequence.
+    num_tokens: Vec<usize>,
+    visible: Visible,
     num_rows: usize,
     max_blocks: usize,
     max_context: usize,
@@ -72,12 +79,18 @@ impl Rows {
         Ok(Self {
             sequences: Buffer::zeroed(cuda, capacity)?,
             ends: Buffer::zeroed(cuda, capacity)?,
+            starts: Buffer::zeroed(cuda, num_sequences + 1)?,
+            contexts: Buffer::zeroed(cuda, num_sequences)?,
             block_tables: Buffer::zeroed(cuda, tables)?,
             staging: [
                 Staging::new(cuda, capacity)?,
                 Staging::new(cuda, capacity)?,
+                Staging::new(cuda, num_sequences + 1)?,
+                Staging::new(cuda, num_sequences)?,
                 Staging::new(cuda, tables)?,
             ],
+            num_tokens: Vec::with_capacity(num_sequences),
+            visible: Visible::Causal,
             num_rows: 0,
             max_blocks,
             max_context: 0,
@@ -99,6 +112,7 @@ impl Rows {
         sequences: &[Sequence<'_>],
     ) -> Result<()> {
         let (mut rows, mut ends, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut starts, mut contexts) = (vec![0], Vec::new());
         for (index, sequence) in sequences.iter().enumerate() {
             let pages = check(shape, visible, sequence)?;
             let room = self.max_blocks;
@@ -112,6 +126,8 @@ impl Rows {
             tables.extend_from_slice(pages);
             tables.resize((index + 1) * room, 0);
             let context = sequence.context_len as u32;
+            contexts.push(context);
+            starts.push((rows.len() + sequence.num_tokens) as u32);
             for row in 0..sequence.num_tokens as u32 {
                 rows.push(index as u32);
                 ends.push(match visible {
@@ -121,11 +137,16 @@ impl Rows {
             }
         }
         self.num_rows = 0;
-        let [for_rows, for_ends, for_tables] = &mut self.staging;
+        let [for_rows, for_ends, for_starts, for_contexts, for_tables] = &mut self.staging;
         for_rows.upload(cuda, &rows, &mut self.sequences.view_mut())?;
         for_ends.upload(cuda, &ends, &mut self.ends.view_mut())?;
+        for_starts.upload(cuda, &starts, &mut self.starts.view_mut())?;
+        for_contexts.upload(cuda, &contexts, &mut self.contexts.view_mut())?;
         for_tables.upload(cuda, &tables, &mut self.block_tables.view_mut())?;
+        self.num_tokens.clear();
+        self.num_tokens.extend(sequences.iter().map(|s| s.num_tokens));
         self.num_rows = rows.len();
+        self.visible = visible;
         self.max_context = ends.iter().max().map_or(0, |&end| end as usize);
         (self.block_size, self.num_blocks) = (shape.block_size, shape.num_blocks);
         Ok(())
@@ -208,39 +229,119 @@ pub fn paged<T: Element>(
         same,
         format_args!("rows set for this cache's geometry"),
     )?;
-    let variant = Variant::of(shape, heads / kv_heads);
-    let kernel = variant.kernel::<T>(cache.dtype())?;
+    if T::BYTES == 2 && cache.dtype() == KvDtype::F32 {
+        let reason = "bf16 queries over an f32 cache; use a bf16 cache".to_owned();
+        return Err(KernelError::Unsupported { op: OP, reason });
+    }
+    // The tensor-core kernel reads and writes 16 bytes at a time; a head is a multiple of that.
+    for (name, address) in [("q", q.pointer()), ("out", out.pointer())] {
+        let aligned = T::BYTES == 4 || address.is_multiple_of(16);
+        ensure_value(OP, name, address as usize, aligned, "an address that is a multiple of 16 bytes")?;
+    }
     let keys_per_split = rows.keys_per_split();
     let num_splits = rows.max_context.div_ceil(keys_per_split).max(1);
     let results = rows.num_rows * heads * num_splits * (shape.value_dim + 2);
     let workspace = if num_splits > 1 { results } else { 1 };
+    let splits = Splits { keys: keys_per_split, count: num_splits };
     cuda.with_workspace(workspace, |partial| {
-        let mut arguments = Arguments::new().view(q);
-        arguments = match &cache.pages {
-            Pages::F32(pages) => arguments.view(pages.view()),
-            Pages::BF16(pages) => arguments.view(pages.view()),
-        };
-        let arguments = arguments.view(rows.sequences.view()).view(rows.ends.view());
-        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(&partial.view_mut());
-        let arguments =
-            arguments.int(shape.block_size).int(kv_heads).int(shape.head_dim).int(shape.value_dim);
-        let arguments = arguments.int(heads).int(rows.max_blocks).int(keys_per_split);
-        let arguments = arguments.int(attention.window.unwrap_or(0).min(i32::MAX as usize));
-        let arguments = arguments.float(attention.scale).float(attention.softcap.unwrap_or(0.0));
-        let per_row = kv_heads * (heads / kv_heads).div_ceil(variant.heads);
-        let grid = Grid { blocks: (num_splits, per_row, rows.num_rows), threads: (THREADS, 1) };
-        // SAFETY: tables name existing pages for every key below a row's end; q, out and the partial results have
-        // room for every row, head and split.
-        unsafe { cuda.launch(OP, kernel, grid, arguments)? };
+        let call = Call { cuda, attention, q, cache, rows, splits };
+        // bf16 over bf16 runs on the tensor cores.
+        let on_tensor_cores = T::pick(false, true);
+        if on_tensor_cores {
+            call.tensor_cores(out, &mut partial.view_mut())?;
+        } else {
+            call.vectors(out, &mut partial.view_mut())?;
+        }
         if num_splits == 1 {
             return Ok(());
         }
         let arguments = Arguments::new().view(partial.view()).view_mut(out);
         let arguments = arguments.int(num_splits).int(shape.value_dim);
         let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32).min(THREADS));
-        // SAFETY: as above; every split wrote its result.
+        // SAFETY: every split wrote its result for every row and head.
         unsafe { cuda.launch(OP, kernel!(T, "attention_combine"), grid, arguments) }
     })
+}
+
+/// How contexts are cut.
+#[derive(Debug, Clone, Copy)]
+struct Splits {
+    keys: usize,
+    count: usize,
+}
+
+/// A checked call.
+struct Call<'a, T> {
+    cuda: &'a Cuda,
+    attention: Attention,
+    q: View<'a, T>,
+    cache: &'a KvCache,
+    rows: &'a Rows,
+    splits: Splits,
+}
+
+impl<T: Element> Call<'_, T> {
+    fn window(&self) -> usize {
+        self.attention.window.unwrap_or(0).min(i32::MAX as usize)
+    }
+
+    /// Query heads of a kv head.
+    fn group(&self) -> usize {
+        self.attention.num_heads / self.cache.shape().num_kv_heads
+    }
+
+    fn begin(&self) -> Arguments {
+        let arguments = Arguments::new().view(self.q);
+        match &self.cache.pages {
+            Pages::F32(pages) => arguments.view(pages.view()),
+            Pages::BF16(pages) => arguments.view(pages.view()),
+        }
+    }
+
+    /// One block per row, kv head and split.
+    fn vectors(&self, out: &mut ViewMut<'_, T>, partial: &mut ViewMut<'_, f32>) -> Result<()> {
+        let (rows, shape) = (self.rows, self.cache.shape());
+        let variant = Variant::of(shape, self.group());
+        let arguments = self.begin().view(rows.sequences.view()).view(rows.ends.view());
+        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(partial);
+        let arguments = arguments.int(shape.block_size).int(shape.num_kv_heads);
+        let arguments = arguments.int(shape.head_dim).int(shape.value_dim).int(self.attention.num_heads);
+        let arguments = arguments.int(rows.max_blocks).int(self.splits.keys).int(self.window());
+        let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));
+        let per_row = shape.num_kv_heads * self.group().div_ceil(variant.heads);
+        let grid = Grid { blocks: (self.splits.count, per_row, rows.num_rows), threads: (THREADS, 1) };
+        let kernel = variant.kernel(self.cache.dtype());
+        // SAFETY: tables name existing pages for every key below a row's end; q, out and the partial results have
+        // room for every row, head and split.
+        unsafe { self.cuda.launch(OP, kernel, grid, arguments) }
+    }
+
+    /// One warp or one block per tile of up to 16 queries of a sequence and kv head, and split.
+    fn tensor_cores(&self, out: &mut ViewMut<'_, T>, partial: &mut ViewMut<'_, f32>) -> Result<()> {
+        const QUERIES: usize = 16;
+        const WARPS: usize = THREADS / 32;
+        let (rows, shape) = (self.rows, self.cache.shape());
+        let kernel = match shape.head_dim.max(shape.value_dim) {
+            ..=64 => "attention_tensor_cores_64",
+            65..=128 => "attention_tensor_cores_128",
+            _ => "attention_tensor_cores_256",
+        };
+        let rows_per_tile = (QUERIES / self.group()).max(1);
+        let tiles: usize = rows.num_tokens.iter().map(|n| n.div_ceil(rows_per_tile)).sum();
+        let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
+        let arguments = self.begin().view(rows.starts.view()).view(rows.contexts.view());
+        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(partial);
+        let arguments = arguments.int(shape.block_size).int(shape.num_kv_heads);
+        let arguments = arguments.int(shape.head_dim).int(shape.value_dim).int(rows.num_tokens.len());
+        let arguments = arguments.int(self.attention.num_heads).int(rows.max_blocks).int(self.splits.keys);
+        let causal = usize::from(rows.visible == Visible::Causal);
+        let arguments = arguments.int(self.window()).int(causal).int(warps_per_tile);
+        let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));
+        let per_tile = shape.num_kv_heads * self.group().div_ceil(QUERIES);
+        let blocks = (self.splits.count, per_tile, (tiles * warps_per_tile).div_ceil(WARPS));
+        // SAFETY: as in `vectors`; `kernel` is only called for bf16 over bf16, and the launcher aligned q and out.
+        unsafe { self.cuda.launch(OP, kernel, Grid { blocks, threads: (THREADS, 1) }, arguments) }
+    }
 }
 
 /// A compiled size of the kernel.
@@ -265,7 +366,8 @@ impl Variant {
         Self { chunks, heads: if group == 1 { 1 } else { 4 } }
     }
 
-    fn kernel<T: Element>(self, cache: KvDtype) -> Result<&'static str> {
+    /// The kernel for f32 queries.
+    fn kernel(self, cache: KvDtype) -> &'static str {
         macro_rules! names {
             ($types:literal) => {
                 match (self.chunks, self.heads) {
@@ -278,13 +380,9 @@ impl Variant {
                 }
             };
         }
-        let name = match cache {
-            KvDtype::F32 => T::pick(Some(names!("f32_f32")), None),
-            KvDtype::BF16 => Some(T::pick(names!("f32_bf16"), names!("bf16_bf16"))),
-        };
-        name.ok_or_else(|| KernelError::Unsupported {
-            op: OP,
-            reason: "bf16 queries over an f32 cache; use a bf16 cache".to_owned(),
-        })
+        match cache {
+            KvDtype::F32 => names!("f32_f32"),
+            KvDtype::BF16 => names!("f32_bf16"),
+        }
     }
 }

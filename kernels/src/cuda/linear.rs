@@ -1,8 +1,9 @@
 //! Linear layers: y = x Wᵀ.
 //!
-//! Up to four rows of x take a matrix-vector kernel, up to sixteen rows in bf16 a tensor-core kernel that reads the
-//! weight once at the memory's speed, and more rows cuBLASLt. Where the library is missing or does not know a type,
-//! the first two run over the rows in turns. Products of bf16 enter f32 sums; F32 products are never rounded.
+//! Up to four rows of x (two if all is bf16) take a matrix-vector kernel, up to eight rows in bf16 a tensor-core kernel,
+//! and more rows cuBLASLt. Where the library is missing or does not know a type, the first two run over the rows in
+//! turns. Products of bf16 enter f32 sums, and F32 products are never rounded; with a bf16 result the library may round
+//! the product before it adds a residual, and does before a bias.
 
 use super::cublas::{self, Operands, Product, Type};
 use super::device::Cuda;
@@ -16,8 +17,8 @@ use crate::error::{KernelError, Result, ensure_len, rows_of};
 const OP: &str = "linear";
 /// Rows of x that the matrix-vector kernel takes.
 const FEW: usize = 4;
-/// Rows of x up to which the tensor-core kernel is preferred to the library.
-const SMALL: usize = 16;
+/// Rows of x that the tensor-core kernel takes; it beats the matrix-vector kernel from three on.
+const TENSOR_CORES: std::ops::RangeInclusive<usize> = 3..=8;
 
 /// What is added to the product.
 #[derive(Debug, Clone, Copy)]
@@ -83,8 +84,8 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let f32 = self.weight.format() == Format::F32 && X::BYTES == 4;
         let tensor_cores = bf16 && aligned && self.num_cols().is_multiple_of(32);
         Ok(match self.num_tokens {
+            n if tensor_cores && TENSOR_CORES.contains(&n) => Kernel::TensorCores,
             ..=FEW => Kernel::Vector,
-            ..=SMALL if tensor_cores => Kernel::TensorCores,
             _ if aligned && (bf16 || f32) && cublas::is_present() => {
                 Kernel::Library(if bf16 { Type::BF16 } else { Type::F32 })
             }

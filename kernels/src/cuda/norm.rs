@@ -35,7 +35,7 @@ fn grid(rows: usize, width: usize) -> Grid {
     if width <= 512 {
         Grid { blocks: (rows.div_ceil(8), 1, 1), threads: (32, 8) }
     } else {
-        Grid::of(rows, (width / 8).next_multiple_of(32).clamp(64, 1024))
+        Grid::of(rows, (width / 32).next_multiple_of(32).clamp(64, 512))
     }
 }
 

@@ -105,7 +105,9 @@ fn check<T: Element + Default>(cuda: &Cuda, dtype: KvDtype, sequences: &[(usize,
                 "{heads} / {kv_heads} heads of {hd} / {vd}, window {window:?}, softcap {softcap:?}, {visible:?}, \
                  {dtype:?}"
             );
-            assert_close(&out.read(cuda), &expected, Tolerance::of::<T>(1e-5, 1e-5), &what);
+            // The tensor cores take softmax weights in bf16.
+            let tolerance = Tolerance::of::<T>(T::pick(1e-5, 3e-3), 1e-5);
+            assert_close(&out.read(cuda), &expected, tolerance, &what);
         }
     }
 }

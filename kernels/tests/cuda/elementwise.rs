@@ -52,12 +52,17 @@ fn check_unary<T: Element + Default>(cuda: &Cuda, name: &str) {
             reference::unary(cpu(), f, &x, &mut expected).unwrap();
             let expected = rounded::<T>(&expected);
             let what = format!("{name} {f:?} {len}");
+            let mut tolerance = tolerance::<T>();
+            if f == Unary::GeluTanh {
+                // 1 + tanh cancels in the negative tail.
+                tolerance.absolute = 2e-6;
+            }
             let (input, mut out) = (put::<T>(cuda, &x), Output::<T>::new(cuda, len));
             out.write(|out| unary(cuda, f, input.view(), out)).unwrap();
-            assert_close(&out.read(cuda), &expected, tolerance::<T>(), &what);
+            assert_close(&out.read(cuda), &expected, tolerance, &what);
             let mut out = Output::<T>::holding(cuda, &x);
             out.write(|x| unary_in_place(cuda, f, x)).unwrap();
-            assert_close(&out.read(cuda), &expected, tolerance::<T>(), &what);
+            assert_close(&out.read(cuda), &expected, tolerance, &what);
         }
     }
 }

@@ -43,8 +43,8 @@ fn check<X: Element, O: Element + Default>(cuda: &Cuda, format: Format) {
                 let bias = with_bias.then(|| device_bias.view());
                 out.write(|out| linear(cuda, input.view(), &weight, bias, epilogue, out)).unwrap();
                 let what = format!("{format:?} [{n}, {k}], {tokens} rows, case {case}");
-                // The library rounds the product before the bias is added.
-                let rounding = O::pick(0.0, if with_bias { k as f32 / 1024.0 } else { 0.0 });
+                // The library rounds the product before the bias or the residual is added.
+                let rounding = O::pick(0.0, if case > 0 { k as f32 / 1024.0 } else { 0.0 });
                 let tolerance = Tolerance::of::<O>(1e-5 + 5e-7 * k as f32 + rounding.min(0.1), 1e-5);
                 assert_close(&out.read(cuda), &expected, tolerance, &what);
             }
@@ -89,7 +89,7 @@ fn a_row_does_not_depend_on_its_neighbours_within_a_kernel() {
         out.write(|out| linear(cuda, x, &weight, None, Epilogue::Store, out)).unwrap();
         out.read(cuda)
     };
-    for (few, many) in [(1, 4), (2, 3), (5, 16), (8, 12)] {
+    for (few, many) in [(1, 2), (3, 8), (5, 7)] {
         assert_eq!(run(few), run(many)[..few * n], "{few} and {many} rows");
     }
 }
