@@ -80,6 +80,31 @@ __device__ inline bool find(const uint32_t* starts, const uint32_t* contexts, in
     return false;
 }
 
+// Where the keys and values of a sequence lie, in units of eight elements.
+struct Place {
+    const uint32_t* table;
+    int block_size, shift;
+    uint32_t page_vectors, head_vectors, to_values, key_vectors, value_vectors;
+
+    __device__ Place(const KvShape& shape, int kv_head, const uint32_t* table) : table(table) {
+        block_size = shape.block_size;
+        // Divisions by powers of two are shifts.
+        shift = (block_size & (block_size - 1)) == 0 ? 31 - __clz(block_size) : -1;
+        key_vectors = shape.head_dim / VECTOR, value_vectors = shape.value_dim / VECTOR;
+        to_values = block_size * key_vectors;
+        uint32_t per_head = to_values + block_size * value_vectors;
+        page_vectors = shape.num_kv_heads * per_head, head_vectors = kv_head * per_head;
+    }
+    __device__ uint32_t block(int key) const { return shift >= 0 ? key >> shift : key / block_size; }
+    __device__ uint32_t page(int key) const { return table[block(key)] * page_vectors + head_vectors; }
+    __device__ uint32_t key(uint32_t page, int key) const {
+        return page + (key - block(key) * block_size) * key_vectors;
+    }
+    __device__ uint32_t value(uint32_t page, int key) const {
+        return page + to_values + (key - block(key) * block_size) * value_vectors;
+    }
+};
+
 // Running results of a warp: lane (g, q) = (lane / 4, lane % 4) holds queries g and g + 8, and of each chunk of 64
 // dimensions those from 16 q on.
 template <int D>
@@ -181,41 +206,42 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
         }
 
     State<D> state = {{-INFINITE, -INFINITE}, {0.0f, 0.0f}, {}};
-    const uint32_t* table = block_tables + size_t(tile.sequence) * args.max_blocks;
-    for (int base = low + phase * STEP; base < high; base += args.warps_per_tile * STEP) {
-        // Lane i knows where key i of the step lies.
-        int own = min(base + lane % STEP, high - 1);
-        uint32_t own_page = table[own / shape.block_size], own_position = own % shape.block_size;
-        const bf16* v[4];
-        bool seen[4];
+    const uint4* vectors = reinterpret_cast<const uint4*>(pages);
+    const Place keys_of(shape, kv_head, block_tables + size_t(tile.sequence) * args.max_blocks);
+    const int stride = args.warps_per_tile * STEP, first_key = low + phase * STEP;
+    // Lane i knows where key i of the step lies. Steps at the end repeat the last key, with weight zero.
+    uint32_t page = first_key < high ? keys_of.page(min(first_key + lane % STEP, high - 1)) : 0;
+    for (int base = first_key; base < high; base += stride) {
+        const uint32_t own_key = keys_of.key(page, min(base + lane % STEP, high - 1));
+        const uint32_t own_value = keys_of.value(page, min(base + lane % STEP, high - 1));
+        page = keys_of.page(min(base + stride + lane % STEP, high - 1));
+
+        uint32_t key[2], value[4];
 #pragma unroll
-        for (int t = 0; t < 4; t++) {
-            int i = 2 * l4 + t % 2 + t / 2 * 8;
-            uint32_t page = __shfl_sync(~0u, own_page, i), position = __shfl_sync(~0u, own_position, i);
-            v[t] = pages + shape.values_at(page, kv_head) + size_t(position) * vd + g * 8;
-            seen[t] = base + i < high;
-        }
-        // Values that nobody sees count with weight zero, so they must be finite.
-        auto load_values = [&](int t, int c) { return load_or_zero(v[t] + c * 64, seen[t] && c * 64 + g * 8 < vd); };
+        for (int t = 0; t < 2; t++) key[t] = __shfl_sync(~0u, own_key, t * 8 + g);
+#pragma unroll
+        for (int t = 0; t < 4; t++) value[t] = __shfl_sync(~0u, own_value, 2 * l4 + t % 2 + t / 2 * 8);
+        // Lanes beyond the width of a head read its start: their queries are zero, their results are not stored.
+        auto load_value = [&](int t, int c) {
+            int d = c * 8 + g;
+            return vectors[value[t] + (d * VECTOR < vd ? d : 0)];
+        };
         uint4 values[4][CHUNKS];
         if (EARLY) {
 #pragma unroll
             for (int t = 0; t < 4; t++)
 #pragma unroll
-                for (int c = 0; c < CHUNKS; c++) values[t][c] = load_values(t, c);
+                for (int c = 0; c < CHUNKS; c++) values[t][c] = load_value(t, c);
         }
 
         float scores[2][4] = {};
 #pragma unroll
         for (int t = 0; t < 2; t++) {
-            int i = t * 8 + g;
-            uint32_t page = __shfl_sync(~0u, own_page, i), position = __shfl_sync(~0u, own_position, i);
-            const bf16* key = pages + shape.keys_at(page, kv_head) + size_t(position) * hd;
             uint4 keys[BLOCKS];
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++) {
-                int d = b * 32 + l4 * 8;
-                keys[b] = load_or_zero(key + d, base + i < high && d < hd);
+                int d = b * 4 + l4;
+                keys[b] = vectors[key[t] + (d * VECTOR < hd ? d : 0)];
             }
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++) {
@@ -229,10 +255,10 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
         for (int t = 0; t < 2; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int key = base + t * 8 + 2 * l4 + i % 2, h = i / 2;
+                int at = base + t * 8 + 2 * l4 + i % 2, h = i / 2;
                 float s = scores[t][i] * args.scale;
                 if (args.softcap > 0.0f) s = args.softcap * tanhf(s / args.softcap);
-                s = key >= begin[h] && key < end[h] && key < high ? s : -INFINITE;
+                s = at >= begin[h] && at < end[h] && at < high ? s : -INFINITE;
                 scores[t][i] = s;
                 largest[h] = fmaxf(largest[h], s);
             }
@@ -258,7 +284,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
         for (int c = 0; c < CHUNKS; c++) {
             if (!EARLY) {
 #pragma unroll
-                for (int t = 0; t < 4; t++) values[t][c] = load_values(t, c);
+                for (int t = 0; t < 4; t++) values[t][c] = load_value(t, c);
             }
             const uint32_t* a = reinterpret_cast<const uint32_t*>(&values[0][c]);
             const uint32_t* b = reinterpret_cast<const uint32_t*>(&values[1][c]);
@@ -313,8 +339,9 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
 }  // namespace tensor_cores
 
-#define KERNEL(D)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128) attention_tensor_cores_##D(                                   \
+// BLOCKS: blocks that a multiprocessor holds at once, which limits registers.
+#define KERNEL(D, BLOCKS)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                                 \
         const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,                         \
         const uint32_t* block_tables, bf16* out, float* partial, int block_size, int num_kv_heads, int head_dim,    \
         int value_dim, int num_sequences, int num_heads, int max_blocks, int keys_per_split, int window,            \
@@ -331,7 +358,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
                                  scale,                                                                             \
                                  softcap});                                                                         \
     }
-KERNEL(64)
-KERNEL(128)
-KERNEL(256)
+KERNEL(64, 4)
+KERNEL(128, 3)
+KERNEL(256, 2)
 #undef KERNEL

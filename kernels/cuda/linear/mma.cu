@@ -1,13 +1,13 @@
 // y = x Wᵀ in bf16 on the tensor cores for a few rows of x, where the weight's memory traffic decides.
 //
-// A block of eight warps takes 16 rows of W; its warps share the columns in turns of 32. A lane reads 16 bytes of two
+// A block of 16 warps takes 16 rows of W; its warps share the columns in turns of 32. A lane reads 16 bytes of two
 // rows of W and of one row of x per tile, which are the operands of two m16n8k16 products over a permuted order of the
 // 32 columns. The sums of the warps are added in order, so an output does not depend on the number of rows of x.
 #include "../common.cuh"
 
 namespace mma {
 
-constexpr int WARPS = 8;
+constexpr int WARPS = 16;
 constexpr int COLUMNS = 32;
 
 __device__ inline void multiply(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -66,7 +66,7 @@ __device__ void rows(const bf16* weight, const bf16* x, const float* bias, const
 }  // namespace mma
 
 #define KERNEL(O, TILES)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256) mma_bf16_##O##_##TILES(                                     \
+    extern "C" __global__ void __launch_bounds__(512) mma_bf16_##O##_##TILES(                                     \
         const bf16* weight, const bf16* x, const float* bias, const O* residual, O* out, int n, int k,            \
         int num_tokens) {                                                                                         \
         mma::rows<O, TILES>(weight, x, bias, residual, out, n, k, num_tokens);                                    \

@@ -1,9 +1,11 @@
-// Reductions over the vocabulary; one block of 1024 threads per row of f32 logits.
+// Reductions over the vocabulary. Rows of f32 logits are cut into parts, so that a few rows use the whole device.
 #include "../common.cuh"
 
 namespace logits {
 
 constexpr int THREADS = 1024;
+// Columns of a part of a row; as in kernels/src/cuda/logits.rs.
+constexpr int PART = 8192;
 
 // Order of logits as integers: NaN is smallest, zeros of both signs are equal.
 __device__ inline uint32_t order(float x) {
@@ -32,23 +34,28 @@ __device__ inline uint64_t block_max(uint64_t x) {
 
 }  // namespace logits
 
-extern "C" __global__ void __launch_bounds__(1024) argmax(const float* x, uint32_t* out, int width) {
-    x += size_t(blockIdx.x) * width;
-    uint64_t best = 0;
-    int vectors = aligned(x) ? width / 4 : 0;
-#pragma unroll 4
-    for (int v = threadIdx.x; v < vectors; v += logits::THREADS) {
-        float4 values = reinterpret_cast<const float4*>(x)[v];
-        uint64_t low = logits::larger(logits::key(values.x, 4 * v), logits::key(values.y, 4 * v + 1));
-        uint64_t high = logits::larger(logits::key(values.z, 4 * v + 2), logits::key(values.w, 4 * v + 3));
-        best = logits::larger(best, logits::larger(low, high));
+// The largest key of part blockIdx.x of row blockIdx.y; parts have PART columns.
+extern "C" __global__ void __launch_bounds__(1024) argmax_parts(const float* x, uint64_t* best, int width) {
+    x += size_t(blockIdx.y) * width;
+    int end = min(width, int(blockIdx.x + 1) * logits::PART);
+    uint64_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < logits::PART / logits::THREADS; i++) {
+        int at = blockIdx.x * logits::PART + i * logits::THREADS + threadIdx.x;
+        if (at < end) largest = logits::larger(largest, logits::key(x[at], at));
     }
-    for (int i = vectors * 4 + threadIdx.x; i < width; i += logits::THREADS) {
-        best = logits::larger(best, logits::key(x[i], i));
-    }
-    best = logits::block_max(best);
+    largest = logits::block_max(largest);
+    if (threadIdx.x == 0) best[size_t(blockIdx.y) * gridDim.x + blockIdx.x] = largest;
+}
+
+// The best of the parts of a row; one block of 1024 threads per row.
+extern "C" __global__ void __launch_bounds__(1024) argmax(const uint64_t* best, uint32_t* out, int num_parts) {
+    best += size_t(blockIdx.x) * num_parts;
+    uint64_t largest = 0;
+    for (int i = threadIdx.x; i < num_parts; i += logits::THREADS) largest = logits::larger(largest, best[i]);
+    largest = logits::block_max(largest);
     // A row without a number above -infinity gives index 0.
-    if (threadIdx.x == 0) out[blockIdx.x] = best >> 32 > logits::order(-INFINITE) ? ~uint32_t(best) : 0;
+    if (threadIdx.x == 0) out[blockIdx.x] = largest >> 32 > logits::order(-INFINITE) ? ~uint32_t(largest) : 0;
 }
 
 // log(softmax(x[row]))[id] for pairs (row, id); one block per pair.
@@ -64,21 +71,22 @@ extern "C" __global__ void __launch_bounds__(1024) log_softmax_at(const float* x
     if (threadIdx.x == 0) out[blockIdx.x] = x[ids[blockIdx.x]] - (max + logf(sum));
 }
 
-// The k largest logits of every row, largest first, ties in the order of the ids, NaN last. 1 <= k <= min(width, 1024).
-// The k-th largest key is found digit by digit; keys are distinct, so exactly k are at least as large.
-extern "C" __global__ void __launch_bounds__(1024) top_k(const float* x, uint32_t* ids, float* values, int width,
-                                                         int k) {
+namespace logits {
+
+// The k largest of `count` distinct keys, largest first; 1 <= k <= min(count, 1024). The k-th largest is found digit by
+// digit from the top; then exactly k keys are at least as large. `read(i)` is key i and never zero.
+template <class Read, class Write>
+__device__ void select(int count, int k, Read read, Write write) {
     __shared__ uint32_t histogram[256];
-    __shared__ uint64_t keys[1024];
+    __shared__ uint64_t keys[THREADS];
     __shared__ uint64_t prefix;
-    __shared__ uint32_t rank, count;
-    x += size_t(blockIdx.x) * width;
-    if (threadIdx.x == 0) prefix = 0, rank = k, count = 0;
+    __shared__ uint32_t rank, found;
+    if (threadIdx.x == 0) prefix = 0, rank = k, found = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
         if (threadIdx.x < 256) histogram[threadIdx.x] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < width; i += logits::THREADS) {
-            uint64_t key = logits::key(x[i], i);
+        for (int i = threadIdx.x; i < count; i += THREADS) {
+            uint64_t key = read(i);
             if (shift == 56 || key >> (shift + 8) == prefix >> (shift + 8)) {
                 atomicAdd(&histogram[key >> shift & 255], 1);
             }
@@ -93,12 +101,12 @@ extern "C" __global__ void __launch_bounds__(1024) top_k(const float* x, uint32_
     }
     keys[threadIdx.x] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < width; i += logits::THREADS) {
-        uint64_t key = logits::key(x[i], i);
-        if (key >= prefix) keys[atomicAdd(&count, 1)] = key;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        uint64_t key = read(i);
+        if (key >= prefix) keys[atomicAdd(&found, 1)] = key;
     }
-    // Bitonic sort, largest first; a real key is never zero, because an index is below 2^32 - 1.
-    for (int size = 2; size <= 1024; size *= 2) {
+    // Bitonic sort.
+    for (int size = 2; size <= THREADS; size *= 2) {
         for (int stride = size / 2; stride > 0; stride /= 2) {
             __syncthreads();
             int other = threadIdx.x ^ stride;
@@ -110,9 +118,32 @@ extern "C" __global__ void __launch_bounds__(1024) top_k(const float* x, uint32_
         }
     }
     __syncthreads();
-    if (threadIdx.x < k) {
-        uint32_t id = ~uint32_t(keys[threadIdx.x]);
-        ids[size_t(blockIdx.x) * k + threadIdx.x] = id;
-        values[size_t(blockIdx.x) * k + threadIdx.x] = x[id] + 0.0f;
-    }
+    if (threadIdx.x < k) write(threadIdx.x, keys[threadIdx.x]);
+}
+
+}  // namespace logits
+
+// Candidates of part blockIdx.x of row blockIdx.y: its k largest keys, or all if it has fewer. `best` has room for k of
+// each part; candidates of a row follow each other, since only the last part can have fewer.
+extern "C" __global__ void __launch_bounds__(1024) top_k_parts(const float* x, uint64_t* best, int width, int k) {
+    x += size_t(blockIdx.y) * width;
+    int start = blockIdx.x * logits::PART, count = min(logits::PART, width - start);
+    best += (size_t(blockIdx.y) * gridDim.x + blockIdx.x) * k;
+    logits::select(
+        count, min(k, count), [=](int i) { return logits::key(x[start + i], start + i); },
+        [=](int i, uint64_t key) { best[i] = key; });
+}
+
+// The k largest logits of every row among `count` candidates, of which a row has `stride`; ties in the order of the
+// ids, NaN last.
+extern "C" __global__ void __launch_bounds__(1024) top_k(const float* x, const uint64_t* best, uint32_t* ids,
+                                                         float* values, int width, int stride, int count, int k) {
+    x += size_t(blockIdx.x) * width, best += size_t(blockIdx.x) * stride;
+    ids += size_t(blockIdx.x) * k, values += size_t(blockIdx.x) * k;
+    logits::select(
+        count, k, [=](int i) { return best[i]; },
+        [=](int i, uint64_t key) {
+            ids[i] = ~uint32_t(key);
+            values[i] = x[~uint32_t(key)] + 0.0f;
+        });
 }

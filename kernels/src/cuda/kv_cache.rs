@@ -45,6 +45,14 @@ impl KvCache {
             ensure_value(OP, name, value, supported, format_args!("a multiple of 8, at most {MAX_HEAD}"))?;
         }
         let len = shape.num_blocks * page_len(&shape);
+        // Kernels count eight elements at a time in 32 bits.
+        ensure_value(
+            OP,
+            "num_blocks",
+            shape.num_blocks,
+            len / 8 < 1 << 32,
+            "a cache of at most 2^35 elements",
+        )?;
         let pages = match dtype {
             KvDtype::F32 => Pages::F32(Buffer::zeroed(cuda, len)?),
             KvDtype::BF16 => Pages::BF16(Buffer::zeroed(cuda, len)?),

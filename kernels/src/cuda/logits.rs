@@ -9,6 +9,11 @@ use crate::error::{Result, ensure_len, ensure_value, rows_of};
 /// Threads of a block, and the largest k of [`top_k`].
 const THREADS: usize = 1024;
 
+/// Columns of a part of a row, which one block reads.
+const PART: usize = 8192;
+/// f32 elements of the workspace that a key takes.
+const KEY: usize = 2;
+
 /// Index of the largest logit of each row of `width`; ties go to the lowest index, NaN never wins. The result can feed
 /// the next step without a copy to the host.
 ///
@@ -18,9 +23,16 @@ pub fn argmax(cuda: &Cuda, logits: View<'_, f32>, width: usize, out: &mut Indice
     const OP: &str = "argmax";
     let rows = rows_of(OP, "logits", logits.len(), width)?;
     let out = out.begin_write(OP, rows, width)?;
-    let arguments = Arguments::new().view(logits).view_mut(&out.view_mut()).int(width);
-    // SAFETY: logits have `rows` rows of `width`, out room for as many indices; results are below `width`.
-    unsafe { cuda.launch(OP, "argmax", Grid::of(rows, THREADS), arguments) }
+    let num_parts = width.div_ceil(PART);
+    let grid = Grid { blocks: (num_parts, rows, 1), threads: (THREADS, 1) };
+    cuda.with_workspace(rows * num_parts * KEY, |best| {
+        let arguments = Arguments::new().view(logits).view_mut(&best.view_mut()).int(width);
+        // SAFETY: logits have `rows` rows of `width`, and the workspace a key for each part.
+        unsafe { cuda.launch(OP, "argmax_parts", grid, arguments)? };
+        let arguments = Arguments::new().view(best.view()).view_mut(&out.view_mut()).int(num_parts);
+        // SAFETY: every part has its key, and out has room for an index per row; results are below `width`.
+        unsafe { cuda.launch(OP, "argmax", Grid::of(rows, THREADS), arguments) }
+    })
 }
 
 /// The `k` largest logits of each row, largest first; ties in the order of the ids, NaN last. `ids` and `values` are
@@ -42,9 +54,20 @@ pub fn top_k(
     ensure_value(OP, "k", k, (1..=most).contains(&k), format_args!("between 1 and {most}"))?;
     ensure_len(OP, "ids", ids.len(), rows * k)?;
     ensure_len(OP, "values", values.len(), rows * k)?;
-    let arguments = Arguments::new().view(logits).view_mut(ids).view_mut(values).int(width).int(k);
-    // SAFETY: logits have `rows` rows of `width`, ids and values k for each.
-    unsafe { cuda.launch(OP, "top_k", Grid::of(rows, THREADS), arguments) }
+    let num_parts = width.div_ceil(PART);
+    let stride = num_parts * k;
+    // The last part may have fewer columns than k.
+    let count = stride - k + k.min(width - (num_parts - 1) * PART);
+    let grid = Grid { blocks: (num_parts, rows, 1), threads: (THREADS, 1) };
+    cuda.with_workspace(rows * stride * KEY, |best| {
+        let arguments = Arguments::new().view(logits).view_mut(&best.view_mut()).int(width).int(k);
+        // SAFETY: logits have `rows` rows of `width`, and the workspace k keys for each part.
+        unsafe { cuda.launch(OP, "top_k_parts", grid, arguments)? };
+        let arguments = Arguments::new().view(logits).view(best.view()).view_mut(ids).view_mut(values);
+        let arguments = arguments.int(width).int(stride).int(count).int(k);
+        // SAFETY: `count` keys of each row were written, ids and values have k for each.
+        unsafe { cuda.launch(OP, "top_k", Grid::of(rows, THREADS), arguments) }
+    })
 }
 
 /// log(softmax(row))[id] for each pair of `rows` and `ids`.

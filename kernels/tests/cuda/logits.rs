@@ -4,7 +4,7 @@ use metrale_kernels::cuda::{Buffer, Indices};
 
 use crate::support::{Output, Rng, Tolerance, assert_close, cpu, gpu, put};
 
-const WIDTHS: [usize; 6] = [1, 5, 31, 1000, 1025, 151_936];
+const WIDTHS: [usize; 8] = [1, 5, 31, 1000, 1025, 8192, 8200, 151_936];
 
 /// Rows with ties, with a NaN, with infinities, and of one value.
 fn rows(rng: &mut Rng, width: usize) -> Vec<f32> {
