@@ -34,6 +34,12 @@ __device__ inline uint32_t pack(float low, float high) {
     return *reinterpret_cast<uint32_t*>(&pair);
 }
 
+// Copies 16 bytes to shared memory while the thread goes on.
+__device__ inline void copy_async(uint4* to, const uint4* from) {
+    uint32_t address = __cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
 __device__ inline uint4 load_or_zero(const bf16* from, bool exists) {
     return exists ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 }
@@ -159,13 +165,16 @@ struct Exchange {
     }
 };
 
-template <int D>
+template <int D, int STAGES>
 __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,
                        const uint32_t* block_tables, bf16* out, float* partial, Arguments args) {
     constexpr int BLOCKS = D / 32, CHUNKS = D / 64;
-    // Values are on their way while scores are computed, as far as registers allow.
-    constexpr bool EARLY = D <= 128;
-    __shared__ Exchange<D> exchange;
+    // 16-byte operands of a lane in a step.
+    constexpr int PER_STEP = 2 * BLOCKS + 4 * CHUNKS;
+    // Steps in flight; afterwards the results of warps meet in the same memory.
+    extern __shared__ __align__(16) unsigned char shared[];
+    static_assert(sizeof(Exchange<D>) <= WARPS * STAGES * PER_STEP * 32 * sizeof(uint4), "shared memory");
+    Exchange<D>& exchange = *reinterpret_cast<Exchange<D>*>(shared);
     const KvShape shape = args.shape;
     const int hd = shape.head_dim, vd = shape.value_dim;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, l4 = lane % 4;
@@ -207,49 +216,60 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
     State<D> state = {{-INFINITE, -INFINITE}, {0.0f, 0.0f}, {}};
     const uint4* vectors = reinterpret_cast<const uint4*>(pages);
-    const Place keys_of(shape, kv_head, block_tables + size_t(tile.sequence) * args.max_blocks);
+    const Place place_of(shape, kv_head, block_tables + size_t(tile.sequence) * args.max_blocks);
     const int stride = args.warps_per_tile * STEP, first_key = low + phase * STEP;
-    // Lane i knows where key i of the step lies. Steps at the end repeat the last key, with weight zero.
-    uint32_t page = first_key < high ? keys_of.page(min(first_key + lane % STEP, high - 1)) : 0;
-    for (int base = first_key; base < high; base += stride) {
-        const uint32_t own_key = keys_of.key(page, min(base + lane % STEP, high - 1));
-        const uint32_t own_value = keys_of.value(page, min(base + lane % STEP, high - 1));
-        page = keys_of.page(min(base + stride + lane % STEP, high - 1));
-
-        uint32_t key[2], value[4];
+    uint4* const staged = reinterpret_cast<uint4*>(shared) + warp * STAGES * PER_STEP * 32 + lane;
+    // Lane i knows where key i of a step lies. Steps at the end repeat the last key, with weight zero.
+    uint32_t page = first_key < high ? place_of.page(min(first_key + lane % STEP, high - 1)) : 0;
+    // Puts the operands of a step on their way, and looks up the page of the step after it.
+    auto fetch = [&](int base, int stage) {
+        if (base < high) {
+            const int own = min(base + lane % STEP, high - 1);
+            const uint32_t own_key = place_of.key(page, own), own_value = place_of.value(page, own);
+            uint4* to = staged + stage * PER_STEP * 32;
+            // Lanes beyond the width of a head read its start: their queries are zero, their results are not stored.
 #pragma unroll
-        for (int t = 0; t < 2; t++) key[t] = __shfl_sync(~0u, own_key, t * 8 + g);
+            for (int t = 0; t < 2; t++) {
+                uint32_t key = __shfl_sync(~0u, own_key, t * 8 + g);
 #pragma unroll
-        for (int t = 0; t < 4; t++) value[t] = __shfl_sync(~0u, own_value, 2 * l4 + t % 2 + t / 2 * 8);
-        // Lanes beyond the width of a head read its start: their queries are zero, their results are not stored.
-        auto load_value = [&](int t, int c) {
-            int d = c * 8 + g;
-            return vectors[value[t] + (d * VECTOR < vd ? d : 0)];
-        };
-        uint4 values[4][CHUNKS];
-        if (EARLY) {
+                for (int b = 0; b < BLOCKS; b++) {
+                    int d = b * 4 + l4;
+                    copy_async(to + (t * BLOCKS + b) * 32, vectors + key + (d * VECTOR < hd ? d : 0));
+                }
+            }
 #pragma unroll
-            for (int t = 0; t < 4; t++)
+            for (int t = 0; t < 4; t++) {
+                uint32_t value = __shfl_sync(~0u, own_value, 2 * l4 + t % 2 + t / 2 * 8);
 #pragma unroll
-                for (int c = 0; c < CHUNKS; c++) values[t][c] = load_value(t, c);
+                for (int c = 0; c < CHUNKS; c++) {
+                    int d = c * 8 + g;
+                    copy_async(to + (2 * BLOCKS + t * CHUNKS + c) * 32, vectors + value + (d * VECTOR < vd ? d : 0));
+                }
+            }
+            page = place_of.page(min(base + stride + lane % STEP, high - 1));
         }
+        asm volatile("cp.async.commit_group;");
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) fetch(first_key + s * stride, s);
+
+    int stage = 0;
+    for (int base = first_key; base < high; base += stride) {
+        // A lane reads only what it copied itself, so that its own wait is enough.
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        fetch(base + (STAGES - 1) * stride, stage == 0 ? STAGES - 1 : stage - 1);
+        const uint4* step = staged + stage * PER_STEP * 32;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
 
         float scores[2][4] = {};
 #pragma unroll
-        for (int t = 0; t < 2; t++) {
-            uint4 keys[BLOCKS];
+        for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-            for (int b = 0; b < BLOCKS; b++) {
-                int d = b * 4 + l4;
-                keys[b] = vectors[key[t] + (d * VECTOR < hd ? d : 0)];
-            }
-#pragma unroll
-            for (int b = 0; b < BLOCKS; b++) {
-                uint4 x = queries[b][0], y = queries[b][1], k = keys[b];
+            for (int t = 0; t < 2; t++) {
+                uint4 x = queries[b][0], y = queries[b][1], k = step[(t * BLOCKS + b) * 32];
                 multiply(scores[t], x.x, y.x, x.y, y.y, k.x, k.y);
                 multiply(scores[t], x.z, y.z, x.w, y.w, k.z, k.w);
             }
-        }
         float largest[2] = {state.max[0], state.max[1]};
 #pragma unroll
         for (int t = 0; t < 2; t++)
@@ -282,14 +302,13 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
         uint32_t p2 = pack(scores[1][0], scores[1][1]), p3 = pack(scores[1][2], scores[1][3]);
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            if (!EARLY) {
+            uint4 values[4];
 #pragma unroll
-                for (int t = 0; t < 4; t++) values[t][c] = load_value(t, c);
-            }
-            const uint32_t* a = reinterpret_cast<const uint32_t*>(&values[0][c]);
-            const uint32_t* b = reinterpret_cast<const uint32_t*>(&values[1][c]);
-            const uint32_t* d = reinterpret_cast<const uint32_t*>(&values[2][c]);
-            const uint32_t* e = reinterpret_cast<const uint32_t*>(&values[3][c]);
+            for (int t = 0; t < 4; t++) values[t] = step[(2 * BLOCKS + t * CHUNKS + c) * 32];
+            const uint32_t* a = reinterpret_cast<const uint32_t*>(&values[0]);
+            const uint32_t* b = reinterpret_cast<const uint32_t*>(&values[1]);
+            const uint32_t* d = reinterpret_cast<const uint32_t*>(&values[2]);
+            const uint32_t* e = reinterpret_cast<const uint32_t*>(&values[3]);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 uint32_t half = j % 2 ? 0x7632 : 0x5410;
@@ -302,6 +321,8 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
     for (int h = 0; h < 2; h++) state.sum[h] = quad_sum(state.sum[h]);
 
     if (args.warps_per_tile == WARPS) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
         if (warp >= 2) exchange.put(warp - 2, lane, state);
         __syncthreads();
         if (warp < 2) exchange.merge(warp, lane, state);
@@ -339,14 +360,15 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
 }  // namespace tensor_cores
 
-// BLOCKS: blocks that a multiprocessor holds at once, which limits registers.
-#define KERNEL(D, BLOCKS)                                                                                                  \
+// STAGES: steps of keys in shared memory, as in kernels/src/cuda/attention.rs. BLOCKS: blocks that a multiprocessor holds
+// at once, which limits registers.
+#define KERNEL(D, STAGES, BLOCKS)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                                 \
         const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,                         \
         const uint32_t* block_tables, bf16* out, float* partial, int block_size, int num_kv_heads, int head_dim,    \
         int value_dim, int num_sequences, int num_heads, int max_blocks, int keys_per_split, int window,            \
         int causal, int warps_per_tile, float scale, float softcap) {                                               \
-        tensor_cores::attend<D>(q, pages, starts, contexts, block_tables, out, partial,                             \
+        tensor_cores::attend<D, STAGES>(q, pages, starts, contexts, block_tables, out, partial,                             \
                                 {{block_size, num_kv_heads, head_dim, value_dim},                                   \
                                  num_sequences,                                                                     \
                                  num_heads,                                                                         \
@@ -358,7 +380,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
                                  scale,                                                                             \
                                  softcap});                                                                         \
     }
-KERNEL(64, 4)
-KERNEL(128, 3)
-KERNEL(256, 2)
+KERNEL(64, 2, 4)
+KERNEL(128, 2, 3)
+KERNEL(256, 2, 1)
 #undef KERNEL

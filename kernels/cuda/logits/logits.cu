@@ -92,10 +92,24 @@ __device__ void select(int count, int k, Read read, Write write) {
             }
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int digit = 255;
-            while (histogram[digit] < rank) rank -= histogram[digit--];
-            prefix |= uint64_t(digit) << shift;
+        // Lane i of the first warp looks at digits 255 - 8 i and the seven below; one of them has the rank.
+        if (threadIdx.x < 32) {
+            uint32_t own = 0;
+            for (int j = 0; j < 8; j++) own += histogram[255 - 8 * threadIdx.x - j];
+            uint32_t before = own;
+            for (int offset = 1; offset < 32; offset *= 2) {
+                uint32_t other = __shfl_up_sync(~0u, before, offset);
+                if (threadIdx.x >= offset) before += other;
+            }
+            before -= own;
+            uint32_t left = rank - before;
+            __syncwarp();
+            if (before < rank && left <= own) {
+                int digit = 255 - 8 * threadIdx.x;
+                while (histogram[digit] < left) left -= histogram[digit--];
+                prefix |= uint64_t(digit) << shift;
+                rank = left;
+            }
         }
         __syncthreads();
     }

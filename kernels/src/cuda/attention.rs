@@ -309,7 +309,7 @@ impl<T: Element> Call<'_, T> {
         let arguments = arguments.int(rows.max_blocks).int(self.splits.keys).int(self.window());
         let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));
         let per_row = shape.num_kv_heads * self.group().div_ceil(variant.heads);
-        let grid = Grid { blocks: (self.splits.count, per_row, rows.num_rows), threads: (THREADS, 1) };
+        let grid = Grid::new((self.splits.count, per_row, rows.num_rows), (THREADS, 1));
         let kernel = variant.kernel(self.cache.dtype());
         // SAFETY: tables name existing pages for every key below a row's end; q, out and the partial results have
         // room for every row, head and split.
@@ -321,11 +321,22 @@ impl<T: Element> Call<'_, T> {
         const QUERIES: usize = 16;
         const WARPS: usize = THREADS / 32;
         let (rows, shape) = (self.rows, self.cache.shape());
-        let kernel = match shape.head_dim.max(shape.value_dim) {
-            ..=64 => "attention_tensor_cores_64",
-            65..=128 => "attention_tensor_cores_128",
-            _ => "attention_tensor_cores_256",
+        let (kernel, width, stages) = match shape.head_dim.max(shape.value_dim) {
+            ..=64 => ("attention_tensor_cores_64", 64, 2),
+            65..=128 => ("attention_tensor_cores_128", 128, 2),
+            _ => ("attention_tensor_cores_256", 256, 2),
         };
+        // Keys and values of 16 positions per warp and stage.
+        let shared_bytes = WARPS * stages * 2 * 16 * width * T::BYTES;
+        let limit = self.cuda.info().shared_bytes;
+        let fits = shared_bytes <= limit;
+        ensure_value(
+            OP,
+            "head_dim",
+            width,
+            fits,
+            format_args!("a head that fits {limit} bytes of shared memory"),
+        )?;
         let rows_per_tile = (QUERIES / self.group()).max(1);
         let tiles: usize = rows.num_tokens.iter().map(|n| n.div_ceil(rows_per_tile)).sum();
         let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
@@ -340,7 +351,9 @@ impl<T: Element> Call<'_, T> {
         let per_tile = shape.num_kv_heads * self.group().div_ceil(QUERIES);
         let blocks = (self.splits.count, per_tile, (tiles * warps_per_tile).div_ceil(WARPS));
         // SAFETY: as in `vectors`; `kernel` is only called for bf16 over bf16, and the launcher aligned q and out.
-        unsafe { self.cuda.launch(OP, kernel, Grid { blocks, threads: (THREADS, 1) }, arguments) }
+        unsafe {
+            self.cuda.launch(OP, kernel, Grid { shared_bytes, ..Grid::new(blocks, (THREADS, 1)) }, arguments)
+        }
     }
 }
 

@@ -60,8 +60,7 @@ pub fn causal_conv1d<T: Element>(
     let arguments = Arguments::new().view(x).view(conv.weight).optional(conv.bias).view(starts).view(slots);
     let arguments = arguments.view_mut(state).view_mut(out);
     let arguments = arguments.int(channels).int(kernel).int(unary_code(conv.activation));
-    let grid =
-        Grid { blocks: (channels.div_ceil(THREADS), sequences.num_sequences(), 1), threads: (THREADS, 1) };
+    let grid = Grid::new((channels.div_ceil(THREADS), sequences.num_sequences(), 1), (THREADS, 1));
     // SAFETY: starts end at the rows of x and out; slots differ and lie within the state.
     unsafe { cuda.launch(OP, kernel!(T, "causal_conv1d"), grid, arguments) }
 }

@@ -71,7 +71,7 @@ pub fn gated_delta_rule<T: Element>(
     let arguments = arguments.view(inputs.beta).view(starts).view(slots).view_mut(state).view_mut(out);
     let arguments = arguments.int(hk).int(hv).int(dk).int(dv);
     let arguments = arguments.int(usize::from(head_map == HeadMap::Tiled)).int(usize::from(per_channel));
-    let grid = Grid { blocks: (dv.div_ceil(32), hv, sequences.num_sequences()), threads: (256, 1) };
+    let grid = Grid::new((dv.div_ceil(32), hv, sequences.num_sequences()), (256, 1));
     // SAFETY: inputs and out have every row; slots differ and lie within the state.
     unsafe { cuda.launch(OP, kernel, grid, arguments) }
 }

@@ -28,6 +28,8 @@ pub struct DeviceInfo {
     pub num_multiprocessors: usize,
     /// Bytes of second-level cache.
     pub l2_bytes: usize,
+    /// Bytes of shared memory that a block may use.
+    pub shared_bytes: usize,
 }
 
 /// A device with one stream: copies and kernels run in the order of the calls, and memory is freed in that order too.
@@ -62,6 +64,7 @@ fn info(context: &CudaContext) -> Result<DeviceInfo> {
         memory_bytes: context.total_mem()?,
         num_multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
     })
 }
 

@@ -13,12 +13,18 @@ use crate::error::{KernelError, Result, ensure_value};
 pub(super) struct Grid {
     pub(super) blocks: (usize, usize, usize),
     pub(super) threads: (usize, usize),
+    /// Bytes of dynamic shared memory of a block.
+    pub(super) shared_bytes: usize,
 }
 
 impl Grid {
+    pub(super) fn new(blocks: (usize, usize, usize), threads: (usize, usize)) -> Self {
+        Self { blocks, threads, shared_bytes: 0 }
+    }
+
     /// One block per unit.
     pub(super) fn of(blocks: usize, threads: usize) -> Self {
-        Self { blocks: (blocks, 1, 1), threads: (threads, 1) }
+        Self::new((blocks, 1, 1), (threads, 1))
     }
 
     /// About one thread per `per_thread` elements; kernels loop if that exceeds what the device can hold at once.
@@ -133,7 +139,7 @@ impl Cuda {
                     function.handle,
                     (x as u32, y as u32, z as u32),
                     (grid.threads.0 as u32, grid.threads.1 as u32, 1),
-                    0,
+                    grid.shared_bytes as u32,
                     self.stream.cu_stream(),
                     &mut pointers,
                 )?;

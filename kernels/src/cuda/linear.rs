@@ -141,7 +141,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let arguments = Arguments::new().view(self.weight.bytes()).view(self.x).optional(self.bias);
         let arguments = self.residual(arguments, 0..out.len(), out)?.view_mut(out);
         let arguments = arguments.int(n).int(k).int(self.num_tokens);
-        let grid = Grid { blocks: (n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), threads: (512, 1) };
+        let grid = Grid::new((n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), (512, 1));
         // SAFETY: the lengths were checked; K is a multiple of 32 and x is aligned to 16 bytes.
         unsafe { self.cuda.launch(OP, kernel, grid, arguments) }
     }

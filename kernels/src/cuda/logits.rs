@@ -24,7 +24,7 @@ pub fn argmax(cuda: &Cuda, logits: View<'_, f32>, width: usize, out: &mut Indice
     let rows = rows_of(OP, "logits", logits.len(), width)?;
     let out = out.begin_write(OP, rows, width)?;
     let num_parts = width.div_ceil(PART);
-    let grid = Grid { blocks: (num_parts, rows, 1), threads: (THREADS, 1) };
+    let grid = Grid::new((num_parts, rows, 1), (THREADS, 1));
     cuda.with_workspace(rows * num_parts * KEY, |best| {
         let arguments = Arguments::new().view(logits).view_mut(&best.view_mut()).int(width);
         // SAFETY: logits have `rows` rows of `width`, and the workspace a key for each part.
@@ -58,7 +58,7 @@ pub fn top_k(
     let stride = num_parts * k;
     // The last part may have fewer columns than k.
     let count = stride - k + k.min(width - (num_parts - 1) * PART);
-    let grid = Grid { blocks: (num_parts, rows, 1), threads: (THREADS, 1) };
+    let grid = Grid::new((num_parts, rows, 1), (THREADS, 1));
     cuda.with_workspace(rows * stride * KEY, |best| {
         let arguments = Arguments::new().view(logits).view_mut(&best.view_mut()).int(width).int(k);
         // SAFETY: logits have `rows` rows of `width`, and the workspace k keys for each part.

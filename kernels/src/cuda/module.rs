@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
 use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -36,6 +37,8 @@ pub fn image_bytes() -> usize {
 #[derive(Debug)]
 pub(super) struct Module {
     module: sys::CUmodule,
+    /// Bytes of shared memory that a block may use.
+    shared_bytes: usize,
     functions: Mutex<HashMap<&'static str, Function>>,
 }
 
@@ -61,7 +64,7 @@ impl Module {
         context.bind_to_thread()?;
         // SAFETY: the image is a complete fatbin, as nvcc wrote it.
         match unsafe { result::module::load_data(IMAGE.bytes.as_ptr().cast()) } {
-            Ok(module) => Ok(Self { module, functions: Mutex::default() }),
+            Ok(module) => Ok(Self { module, shared_bytes: info.shared_bytes, functions: Mutex::default() }),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
                 let (major, minor) = info.compute_capability;
                 let reason = format!(
@@ -90,6 +93,13 @@ impl Module {
             .map_err(|_| KernelError::Device { reason: format!("`{name}` is not a kernel's name") })?;
         // SAFETY: the module is loaded.
         let handle = unsafe { result::module::get_function(self.module, c_name) }.map_err(missing)?;
+        // SAFETY: the function exists.
+        unsafe {
+            let fixed = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+            let fixed = result::function::get_function_attribute(handle, fixed)?;
+            let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            result::function::set_function_attribute(handle, dynamic, self.shared_bytes as i32 - fixed)?;
+        }
         let mut parameters = SmallVec::new();
         let (mut offset, mut size) = (0, 0);
         // SAFETY: the function exists; the driver writes two integers, and fails after the last parameter.
