@@ -29,6 +29,7 @@ fn main() -> Result<()> {
     let bench = Bench { copy_rate: copy_rate(&cuda)?, cuda: &cuda };
     println!("device-to-device copy {:.0} GB/s, read and written\n", bench.copy_rate / 1e9);
     bench.linear()?;
+    bench.quantized()?;
     bench.attention()?;
     bench.rows()?;
     bench.recurrent()?;
@@ -121,6 +122,33 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn quantized(&self) -> Result<()> {
+        use metrale_kernels::cpu::Format::{Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
+        let cuda = self.cuda;
+        for format in [Q4_0, Q5_0, Q8_0, Q4_K, Q6_K] {
+            for (n, k) in [(28_672, 8192), (4096, 4096)] {
+                let raw: Vec<u8> = (0..n * format.row_bytes(k))
+                    .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3f)
+                    .collect();
+                let copies = (WORKING_SET / raw.len()).clamp(1, 16);
+                let weights: Vec<Weight> =
+                    (0..copies).map(|_| Weight::new(cuda, format, n, k, &raw)).collect::<Result<_>>()?;
+                for tokens in [1, 2, 4, 16, 128] {
+                    let x = random(cuda, tokens * k)?;
+                    let mut out = Buffer::<bf16>::zeroed(cuda, tokens * n)?;
+                    let seconds = median(cuda, copies.max(4), |i| {
+                        let weight = &weights[i % copies];
+                        linear(cuda, x.view(), weight, None, Epilogue::Store, &mut out.view_mut())
+                    })?;
+                    let moved = weights[0].num_bytes() + 2 * tokens * (n + k);
+                    let name = format!("linear {format:?} [{n}, {k}], {tokens} rows");
+                    self.print(&name, seconds, moved, 2.0 * (tokens * n * k) as f64);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn attention(&self) -> Result<()> {
         for (sequences, tokens, context) in [
             (1, 1, 1024),
@@ -172,8 +200,13 @@ impl Bench<'_> {
         rows.set(cuda, shape, Visible::Causal, &batch)?;
         let q = random(cuda, sequences * tokens * heads * dim)?;
         let mut out = Buffer::<bf16>::zeroed(cuda, q.len())?;
-        let attention =
-            Attention { num_heads: heads, scale: 1.0 / (dim as f32).sqrt(), window: None, softcap: None };
+        let attention = Attention {
+            num_heads: heads,
+            scale: 1.0 / (dim as f32).sqrt(),
+            window: None,
+            softcap: None,
+            keys_per_split: None,
+        };
         let seconds =
             median(cuda, 10, |_| paged(cuda, attention, q.view(), &cache, &rows, &mut out.view_mut()))?;
         let bytes = 2 * 2 * sequences * context * kv_heads * dim;

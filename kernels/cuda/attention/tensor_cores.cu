@@ -17,7 +17,7 @@ constexpr int STEP = 16;
 
 struct Arguments {
     KvShape shape;
-    int num_sequences, num_heads, max_blocks, keys_per_split, window, causal, warps_per_tile;
+    int num_sequences, single_rows, num_heads, max_blocks, keys_per_split, window, causal, warps_per_tile;
     float scale, softcap;
 };
 
@@ -72,9 +72,14 @@ struct Tile {
 };
 
 // Finds tile `index` of the batch; sequences have ceil(rows / rows_per_tile) tiles each.
-__device__ inline bool find(const uint32_t* starts, const uint32_t* contexts, int num_sequences, int rows_per_tile,
+__device__ inline bool find(const uint32_t* starts, const uint32_t* contexts, const Arguments& args, int rows_per_tile,
                             int index, Tile& tile) {
-    for (int s = 0; s < num_sequences; s++) {
+    if (args.single_rows) {
+        if (index >= args.num_sequences) return false;
+        tile = {index, int(contexts[index]), 1, 0, 1, size_t(index)};
+        return true;
+    }
+    for (int s = 0; s < args.num_sequences; s++) {
         int tokens = starts[s + 1] - starts[s], tiles = (tokens + rows_per_tile - 1) / rows_per_tile;
         if (index < tiles) {
             int first = index * rows_per_tile;
@@ -184,7 +189,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
     const int tiles_per_block = WARPS / args.warps_per_tile, phase = warp % args.warps_per_tile;
 
     Tile tile;
-    if (!find(starts, contexts, args.num_sequences, rows_per_tile,
+    if (!find(starts, contexts, args, rows_per_tile,
               blockIdx.z * tiles_per_block + warp / args.warps_per_tile, tile)) {
         // All warps of a shared tile leave together.
         return;
@@ -362,23 +367,16 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
 // STAGES: steps of keys in shared memory, as in kernels/src/cuda/attention.rs. BLOCKS: blocks that a multiprocessor holds
 // at once, which limits registers.
-#define KERNEL(D, STAGES, BLOCKS)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                                 \
-        const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,                         \
-        const uint32_t* block_tables, bf16* out, float* partial, int block_size, int num_kv_heads, int head_dim,    \
-        int value_dim, int num_sequences, int num_heads, int max_blocks, int keys_per_split, int window,            \
-        int causal, int warps_per_tile, float scale, float softcap) {                                               \
-        tensor_cores::attend<D, STAGES>(q, pages, starts, contexts, block_tables, out, partial,                             \
-                                {{block_size, num_kv_heads, head_dim, value_dim},                                   \
-                                 num_sequences,                                                                     \
-                                 num_heads,                                                                         \
-                                 max_blocks,                                                                        \
-                                 keys_per_split,                                                                    \
-                                 window,                                                                            \
-                                 causal,                                                                            \
-                                 warps_per_tile,                                                                    \
-                                 scale,                                                                             \
-                                 softcap});                                                                         \
+#define KERNEL(D, STAGES, BLOCKS)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                              \
+        const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,                            \
+        const uint32_t* block_tables, bf16* out, float* partial, int block_size, int num_kv_heads, int head_dim,       \
+        int value_dim, int num_sequences, int single_rows, int num_heads, int max_blocks, int keys_per_split,          \
+        int window, int causal, int warps_per_tile, float scale, float softcap) {                                      \
+        KvShape shape = {block_size, num_kv_heads, head_dim, value_dim};                                               \
+        tensor_cores::Arguments args = {shape,  num_sequences, single_rows,    num_heads, max_blocks, keys_per_split,  \
+                                        window, causal,        warps_per_tile, scale,     softcap};                    \
+        tensor_cores::attend<D, STAGES>(q, pages, starts, contexts, block_tables, out, partial, args);                 \
     }
 KERNEL(64, 2, 4)
 KERNEL(128, 2, 3)

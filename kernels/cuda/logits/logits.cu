@@ -102,9 +102,10 @@ __device__ void select(int count, int k, Read read, Write write) {
                 if (threadIdx.x >= offset) before += other;
             }
             before -= own;
-            uint32_t left = rank - before;
+            const uint32_t wanted = rank;
             __syncwarp();
-            if (before < rank && left <= own) {
+            uint32_t left = wanted - before;
+            if (before < wanted && left <= own) {
                 int digit = 255 - 8 * threadIdx.x;
                 while (histogram[digit] < left) left -= histogram[digit--];
                 prefix |= uint64_t(digit) << shift;

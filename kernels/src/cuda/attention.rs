@@ -1,7 +1,8 @@
 //! Attention of queries over paged keys and values.
 //!
 //! Contexts of batches with few rows are cut into splits that run side by side; their results, (max, sum, weighted
-//! values), are added in order.
+//! values), are added in order. A row's result depends on the length of the splits, and on nothing else in the batch;
+//! unless the caller fixes the length, it is chosen so that the batch fills the device.
 
 use super::device::Cuda;
 use super::element::{Element, kernel};
@@ -17,10 +18,10 @@ const OP: &str = "paged_attention";
 const MANY_ROWS: usize = 256;
 /// Fewest keys of a split.
 const SPLIT: usize = 256;
-/// Most splits of a context.
-const MAX_SPLITS: usize = 64;
 /// Threads of a block.
 const THREADS: usize = 128;
+/// Queries of a tile: heads of a kv head, of one row or of a few rows.
+const QUERIES: usize = 16;
 
 /// What a layer does.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +34,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Scores become cap * tanh(score / cap).
     pub softcap: Option<f32>,
+    /// Fixes the length of splits, for results that do not depend on the batch.
+    pub keys_per_split: Option<usize>,
 }
 
 /// Which keys of its sequence a row sees.
@@ -164,13 +167,10 @@ impl Rows {
         self.num_rows == 0
     }
 
-    /// Keys per split.
-    fn keys_per_split(&self) -> usize {
-        if self.num_rows >= MANY_ROWS {
-            self.max_context.max(1)
-        } else {
-            SPLIT.max(self.max_context.div_ceil(MAX_SPLITS).next_multiple_of(64))
-        }
+    /// Tiles for `group` query heads per kv head.
+    fn num_tiles(&self, group: usize) -> usize {
+        let rows_per_tile = (QUERIES / group).max(1);
+        self.num_tokens.iter().map(|n| n.div_ceil(rows_per_tile)).sum()
     }
 }
 
@@ -238,11 +238,10 @@ pub fn paged<T: Element>(
         let aligned = T::BYTES == 4 || address.is_multiple_of(16);
         ensure_value(OP, name, address as usize, aligned, "an address that is a multiple of 16 bytes")?;
     }
-    let keys_per_split = rows.keys_per_split();
-    let num_splits = rows.max_context.div_ceil(keys_per_split).max(1);
+    let splits = Splits::of(cuda, attention, shape, rows);
+    let num_splits = splits.count;
     let results = rows.num_rows * heads * num_splits * (shape.value_dim + 2);
     let workspace = if num_splits > 1 { results } else { 1 };
-    let splits = Splits { keys: keys_per_split, count: num_splits };
     cuda.with_workspace(workspace, |partial| {
         let call = Call { cuda, attention, q, cache, rows, splits };
         // bf16 over bf16 runs on the tensor cores.
@@ -268,6 +267,40 @@ pub fn paged<T: Element>(
 struct Splits {
     keys: usize,
     count: usize,
+}
+
+impl Splits {
+    fn of(cuda: &Cuda, attention: Attention, shape: KvShape, rows: &Rows) -> Self {
+        let context = rows.max_context.max(1);
+        let keys = attention.keys_per_split.unwrap_or_else(|| {
+            let group = attention.num_heads / shape.num_kv_heads;
+            let units = rows.num_tiles(group) * shape.num_kv_heads * group.div_ceil(QUERIES);
+            context.div_ceil(Self::filling(cuda, units, resident_blocks(shape)))
+        });
+        let keys = keys.max(if attention.keys_per_split.is_some() { 1 } else { SPLIT }).next_multiple_of(64);
+        Self { keys, count: context.div_ceil(keys) }
+    }
+
+    /// The number of splits with which `units` blocks each fill the device in as few waves as possible.
+    fn filling(cuda: &Cuda, units: usize, resident: usize) -> usize {
+        /// Waves beyond which a partly filled last one does not matter.
+        const MAX_WAVES: usize = 6;
+        let slots = cuda.info().num_multiprocessors * resident;
+        let full = |waves: usize| {
+            let count = waves * slots / units.max(1);
+            (count > 0 && 10 * count * units >= 9 * waves * slots).then_some(count)
+        };
+        (1..=MAX_WAVES).find_map(full).unwrap_or(1)
+    }
+}
+
+/// Blocks of the tensor-core kernel that a multiprocessor holds at once.
+fn resident_blocks(shape: KvShape) -> usize {
+    match shape.head_dim.max(shape.value_dim) {
+        ..=64 => 4,
+        65..=128 => 3,
+        _ => 1,
+    }
 }
 
 /// A checked call.
@@ -318,7 +351,6 @@ impl<T: Element> Call<'_, T> {
 
     /// One warp or one block per tile of up to 16 queries of a sequence and kv head, and split.
     fn tensor_cores(&self, out: &mut ViewMut<'_, T>, partial: &mut ViewMut<'_, f32>) -> Result<()> {
-        const QUERIES: usize = 16;
         const WARPS: usize = THREADS / 32;
         let (rows, shape) = (self.rows, self.cache.shape());
         let (kernel, width, stages) = match shape.head_dim.max(shape.value_dim) {
@@ -337,14 +369,15 @@ impl<T: Element> Call<'_, T> {
             fits,
             format_args!("a head that fits {limit} bytes of shared memory"),
         )?;
-        let rows_per_tile = (QUERIES / self.group()).max(1);
-        let tiles: usize = rows.num_tokens.iter().map(|n| n.div_ceil(rows_per_tile)).sum();
+        let tiles = rows.num_tiles(self.group());
+        let single_rows = usize::from(rows.num_tokens.iter().all(|&n| n == 1));
         let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
         let arguments = self.begin().view(rows.starts.view()).view(rows.contexts.view());
         let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(partial);
         let arguments = arguments.int(shape.block_size).int(shape.num_kv_heads);
         let arguments = arguments.int(shape.head_dim).int(shape.value_dim).int(rows.num_tokens.len());
-        let arguments = arguments.int(self.attention.num_heads).int(rows.max_blocks).int(self.splits.keys);
+        let arguments = arguments.int(single_rows).int(self.attention.num_heads);
+        let arguments = arguments.int(rows.max_blocks).int(self.splits.keys);
         let causal = usize::from(rows.visible == Visible::Causal);
         let arguments = arguments.int(self.window()).int(causal).int(warps_per_tile);
         let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));

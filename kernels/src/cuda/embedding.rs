@@ -5,6 +5,7 @@ use super::element::Element;
 use super::indices::Indices;
 use super::launch::{Arguments, Grid};
 use super::memory::ViewMut;
+use super::quantized;
 use super::weight::{Format, Weight};
 use crate::error::{Result, ensure_len};
 
@@ -22,6 +23,9 @@ pub fn gather<T: Element>(
     let width = table.num_cols();
     let ids = ids.below(OP, "ids", table.num_rows())?;
     ensure_len(OP, "out", out.len(), ids.len() * width)?;
+    if table.format().is_quantized() {
+        return quantized::dequantize(cuda, OP, table, Some(ids), out);
+    }
     let kernel = match table.format() {
         Format::F32 => T::pick("gather_f32_f32", "gather_f32_bf16"),
         Format::F16 => T::pick("gather_f16_f32", "gather_f16_bf16"),

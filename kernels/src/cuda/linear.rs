@@ -4,6 +4,9 @@
 //! and more rows cuBLASLt. Where the library is missing or does not know a type, the first two run over the rows in
 //! turns. Products of bf16 enter f32 sums, and F32 products are never rounded; with a bf16 result the library may round
 //! the product before it adds a residual, and does before a bias.
+//!
+//! With quantised weights x is rounded to int8, one scale per 32 columns, for up to sixteen rows of x or an f32 x; for
+//! more rows in bf16 the library takes the weight in bf16.
 
 use super::cublas::{self, Operands, Product, Type};
 use super::device::Cuda;
@@ -11,12 +14,15 @@ use super::element::Element;
 use super::elementwise;
 use super::launch::{Arguments, Grid};
 use super::memory::{View, ViewMut};
+use super::quantized::{self, Activations};
 use super::weight::{Format, Weight};
 use crate::error::{KernelError, Result, ensure_len, rows_of};
 
 const OP: &str = "linear";
 /// Rows of x that the matrix-vector kernel takes.
 const FEW: usize = 4;
+/// Rows of x up to which products with quantised weights are int8.
+const FEW_QUANTIZED: usize = 16;
 /// Rows of x that the tensor-core kernel takes; it beats the matrix-vector kernel from three on.
 const TENSOR_CORES: std::ops::RangeInclusive<usize> = 3..=8;
 
@@ -50,10 +56,12 @@ pub fn linear<X: Element, O: Element>(
         ensure_len(OP, "residual", residual.len(), out.len())?;
     }
     let call = Call { cuda, x, weight, bias, epilogue, num_tokens };
-    match call.kernel()? {
+    match call.kernel(out)? {
+        Kernel::Int8 => call.int8(out),
+        Kernel::Dequantized => call.dequantized(out),
         Kernel::Vector => call.vector(out),
         Kernel::TensorCores => call.tensor_cores(out),
-        Kernel::Library(input) => call.library(input, out),
+        Kernel::Library(input) => call.library(input, call.weight.bytes().pointer(), out),
     }
 }
 
@@ -68,16 +76,22 @@ struct Call<'a, X, O> {
 }
 
 enum Kernel {
+    Int8,
+    Dequantized,
     Vector,
     TensorCores,
     Library(Type),
 }
 
 impl<X: Element, O: Element> Call<'_, X, O> {
-    fn kernel(&self) -> Result<Kernel> {
+    fn kernel(&self, out: &ViewMut<'_, O>) -> Result<Kernel> {
         if X::BYTES > O::BYTES {
             let reason = "f32 activations with a bf16 result; use an f32 result".to_owned();
             return Err(KernelError::Unsupported { op: OP, reason });
+        }
+        if self.weight.format().is_quantized() {
+            let few = self.num_tokens <= FEW_QUANTIZED || X::BYTES == 4 || !cublas::is_present();
+            return Ok(if few || !self.library_aligned(out) { Kernel::Int8 } else { Kernel::Dequantized });
         }
         let aligned = self.x.pointer().is_multiple_of(16) && self.num_cols().is_multiple_of(8);
         let bf16 = self.weight.format() == Format::BF16 && X::BYTES == 2;
@@ -86,12 +100,22 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         Ok(match self.num_tokens {
             n if tensor_cores && TENSOR_CORES.contains(&n) => Kernel::TensorCores,
             ..=FEW => Kernel::Vector,
-            _ if aligned && (bf16 || f32) && cublas::is_present() => {
+            _ if self.library_aligned(out) && (bf16 || f32) && cublas::is_present() => {
                 Kernel::Library(if bf16 { Type::BF16 } else { Type::F32 })
             }
             _ if tensor_cores => Kernel::TensorCores,
             _ => Kernel::Vector,
         })
+    }
+
+    /// Whether the library may assume that matrices and their rows start at multiples of 16 bytes.
+    fn library_aligned(&self, out: &ViewMut<'_, O>) -> bool {
+        let residual = match self.epilogue {
+            Epilogue::Residual(residual) => residual.pointer(),
+            _ => 0,
+        };
+        let addresses = [self.x.pointer(), out.pointer(), residual];
+        self.num_cols().is_multiple_of(8) && addresses.iter().all(|address| address.is_multiple_of(16))
     }
 
     fn num_cols(&self) -> usize {
@@ -146,16 +170,48 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         unsafe { self.cuda.launch(OP, kernel, grid, arguments) }
     }
 
-    fn library(&self, input: Type, out: &mut ViewMut<'_, O>) -> Result<()> {
-        let aligned = |address: u64| address.is_multiple_of(16);
+    /// Runs over the rows, up to four at a time.
+    fn int8(&self, out: &mut ViewMut<'_, O>) -> Result<()> {
+        let n = self.weight.num_rows();
+        self.cuda.with_workspace(quantized::workspace_len(self.x.len()), |workspace| {
+            let mut workspace = workspace.view_mut();
+            let x = Activations::round(self.cuda, OP, self.x, &mut workspace)?;
+            let mut first = 0;
+            while first < self.num_tokens {
+                let count = match self.num_tokens - first {
+                    1 => 1,
+                    2 | 3 => 2,
+                    _ => 4,
+                };
+                let part = first * n..(first + count) * n;
+                let out = out.range(part.clone())?;
+                x.product::<O>(self.cuda, OP, self.weight, (first, count), |arguments| {
+                    Ok(self.residual(arguments.optional(self.bias), part, &out)?.view_mut(&out))
+                })?;
+                first += count;
+            }
+            Ok(())
+        })
+    }
+
+    /// Expands the weight to bf16, for many rows of bf16.
+    fn dequantized(&self, out: &mut ViewMut<'_, O>) -> Result<()> {
+        let len = self.weight.num_rows() * self.num_cols();
+        self.cuda.with_workspace(len / 2, |workspace| {
+            let mut workspace = workspace.view_mut();
+            let mut workspace = workspace.range(0..len / 2)?;
+            let wide = workspace.as_bf16();
+            quantized::dequantize(self.cuda, OP, self.weight, None, &wide)?;
+            self.library(Type::BF16, wide.pointer(), out)
+        })
+    }
+
+    fn library(&self, input: Type, weight: u64, out: &mut ViewMut<'_, O>) -> Result<()> {
         let c = match self.epilogue {
             Epilogue::Store => None,
             Epilogue::Accumulate => Some(out.pointer()),
             Epilogue::Residual(residual) => Some(residual.pointer()),
         };
-        if !aligned(out.pointer()) || !c.is_none_or(aligned) {
-            return self.vector(out);
-        }
         let owners = match self.epilogue {
             Epilogue::Residual(residual) => residual.owner(),
             _ => out.owner(),
@@ -166,8 +222,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let output = O::pick(Type::F32, Type::BF16);
         let (num_tokens, num_rows, num_cols) = (self.num_tokens, self.weight.num_rows(), self.num_cols());
         let product = Product { num_tokens, num_rows, num_cols, input, output };
-        let (weight, x) = (self.weight.bytes().pointer(), self.x.pointer());
-        let operands = Operands { weight, x, c, out: out.pointer() };
+        let operands = Operands { weight, x: self.x.pointer(), c, out: out.pointer() };
         // SAFETY: the lengths were checked, every address is a multiple of 16, and borrows keep out apart.
         unsafe { self.cuda.multiply(product, operands)? };
         self.bias.map_or(Ok(()), |bias| elementwise::add_bias(self.cuda, out, bias))

@@ -224,6 +224,13 @@ impl<T> ViewMut<'_, T> {
     }
 }
 
+impl ViewMut<'_, f32> {
+    /// The same memory as twice as many bf16 elements, of arbitrary values.
+    pub(super) fn as_bf16(&mut self) -> ViewMut<'_, half::bf16> {
+        ViewMut { pointer: self.pointer, len: 2 * self.len, owner: self.owner, lifetime: PhantomData }
+    }
+}
+
 impl<T: Stored> ViewMut<'_, T> {
     /// Copies from the host; `values` may be reused at once.
     ///

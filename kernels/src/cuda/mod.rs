@@ -1,5 +1,5 @@
 //! CUDA kernels behind the launchers' checks. Activations are f32 or bf16 ([`Element`]), row-major `[T, width]`;
-//! arithmetic is f32, or bf16 products with f32 sums. Norm weights, biases, tables and recurrent states are f32.
+//! arithmetic is f32, or products of bf16 or int8 with f32 sums. Norm weights, biases, tables and recurrent states are f32.
 //!
 //! A [`Cuda`] is one device with one stream; every launcher takes it first and returns before the device is done.
 //! Buffers belong to a device; views of them carry lengths, which launchers check. Contents that kernels use as
@@ -20,8 +20,8 @@
 //! | [`logits`] | [`logits::argmax`], [`logits::top_k`], [`logits::log_softmax_at`] |
 //!
 //! **Batch invariance.** Norms, elementwise operations, rope, recurrences, attention at a given split length and logits
-//! compute a row the same way in every batch. [`linear`] does so within each of its three kernels, which it chooses by
-//! the number of rows.
+//! compute a row the same way in every batch. [`linear`] does so within each of its kernels, which it chooses by the
+//! number of rows.
 //!
 //! Without a driver, a device or kernels in the build, [`Cuda::new`] and [`devices`] return an error that says which.
 
@@ -42,6 +42,8 @@ pub mod logits;
 mod memory;
 mod module;
 pub mod norm;
+mod planes;
+mod quantized;
 pub mod rope;
 mod slots;
 mod staging;

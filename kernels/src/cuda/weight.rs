@@ -2,10 +2,12 @@
 
 use super::device::Cuda;
 use super::memory::{Buffer, View};
+use super::planes::{self, Sizes};
 pub(super) use crate::cpu::Format;
-use crate::error::{KernelError, Result, ensure_len, ensure_value};
+use crate::error::{Result, ensure_len, ensure_value};
 
-/// A weight matrix `[num_rows, num_cols]`, row = output feature, row-major in F32, BF16 or F16.
+/// A weight matrix `[num_rows, num_cols]`, row = output feature. Float formats are row-major as in the checkpoint;
+/// quantised ones are cut into planes.
 #[derive(Debug)]
 pub struct Weight {
     format: Format,
@@ -14,21 +16,33 @@ pub struct Weight {
     bytes: Buffer<u8>,
 }
 
+/// The planes of a quantised weight; see [`planes`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planes<'a> {
+    pub(super) quants: View<'a, u8>,
+    pub(super) high: View<'a, u8>,
+    pub(super) scales: View<'a, u8>,
+    pub(super) supers: View<'a, u8>,
+}
+
 impl Weight {
     /// Copies checkpoint bytes to the device.
     ///
     /// # Errors
-    /// The format has no CUDA kernels yet, a dimension is zero, the bytes have the wrong length, or no memory is left.
+    /// A dimension is zero or the columns are not whole blocks, the bytes have the wrong length, or no memory is left.
     pub fn new(cuda: &Cuda, format: Format, num_rows: usize, num_cols: usize, bytes: &[u8]) -> Result<Self> {
         const OP: &str = "weight";
-        if format.is_quantized() {
-            let reason = format!("{format:?} weights have no CUDA kernels yet; F32, BF16 and F16 do");
-            return Err(KernelError::Unsupported { op: OP, reason });
-        }
         ensure_value(OP, "num_rows", num_rows, num_rows > 0, "at least 1")?;
-        ensure_value(OP, "num_cols", num_cols, num_cols > 0, "at least 1")?;
+        let block = format.block_len();
+        let whole = num_cols > 0 && num_cols.is_multiple_of(block);
+        ensure_value(OP, "num_cols", num_cols, whole, format_args!("a positive multiple of {block}"))?;
         ensure_len(OP, "bytes", bytes.len(), num_rows.saturating_mul(format.row_bytes(num_cols)))?;
-        Ok(Self { format, num_rows, num_cols, bytes: Buffer::from_slice(cuda, bytes)? })
+        let bytes = if format.is_quantized() {
+            Buffer::from_slice(cuda, &planes::pack(format, num_cols, bytes))?
+        } else {
+            Buffer::from_slice(cuda, bytes)?
+        };
+        Ok(Self { format, num_rows, num_cols, bytes })
     }
 
     /// Storage format.
@@ -55,7 +69,21 @@ impl Weight {
         self.bytes.len()
     }
 
+    /// A float weight's elements.
     pub(super) fn bytes(&self) -> View<'_, u8> {
         self.bytes.view()
+    }
+
+    /// A quantised weight's planes.
+    pub(super) fn planes(&self) -> Result<Planes<'_>> {
+        let [quants, high, scales, supers, end] =
+            Sizes::of(self.format).offsets(self.num_rows * self.num_cols / 32);
+        let view = |range| self.bytes.view().range(range);
+        Ok(Planes {
+            quants: view(quants..high)?,
+            high: view(high..scales)?,
+            scales: view(scales..supers)?,
+            supers: view(supers..end)?,
+        })
     }
 }

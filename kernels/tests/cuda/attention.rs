@@ -98,7 +98,7 @@ fn check<T: Element + Default>(cuda: &Cuda, dtype: KvDtype, sequences: &[(usize,
             let mut expected = vec![0.0; num_rows * heads * vd];
             reference::paged(cpu(), attention, &q, &host, &batch.sequences(), &mut expected).unwrap();
             rows.set(cuda, shape, visible, &batch.sequences()).unwrap();
-            let attention = Attention { num_heads: heads, scale, window, softcap };
+            let attention = Attention { num_heads: heads, scale, window, softcap, keys_per_split: None };
             let mut out = Output::<T>::new(cuda, expected.len());
             out.write(|out| paged(cuda, attention, query.view(), &cache, &rows, out)).unwrap();
             let what = format!(
@@ -143,7 +143,7 @@ fn long_prefill_matches_the_cpu() {
 }
 
 #[test]
-fn a_row_does_not_depend_on_the_batch() {
+fn a_row_does_not_depend_on_the_batch_at_a_given_split_length() {
     let Some(cuda) = gpu() else { return };
     let mut rng = Rng::new(2);
     let contexts = [(1, 1000), (1, 37), (1, 600)];
@@ -155,7 +155,8 @@ fn a_row_does_not_depend_on_the_batch() {
     let random = |rng: &mut Rng| put::<bf16>(cuda, &rng.vec(slots.len() * 2 * 64));
     write(cuda, &mut cache, random(&mut rng).view(), random(&mut rng).view(), &indices).unwrap();
     let q = put::<bf16>(cuda, &rng.vec(3 * 4 * 64));
-    let attention = Attention { num_heads: 4, scale: 0.125, window: None, softcap: None };
+    let attention =
+        Attention { num_heads: 4, scale: 0.125, window: None, softcap: None, keys_per_split: Some(128) };
     let run = |which: std::ops::Range<usize>| {
         let mut rows = Rows::new(cuda, 3, 3, 128).unwrap();
         rows.set(cuda, batch.shape, Visible::Causal, &batch.sequences()[which.clone()]).unwrap();
@@ -184,7 +185,8 @@ fn copied_pages_attend_alike() {
     cache.copy_block(cuda, 0, 3).unwrap();
     assert!(cache.copy_block(cuda, 0, 4).is_err());
     let q = put::<f32>(cuda, &rng.vec(2 * 64));
-    let attention = Attention { num_heads: 2, scale: 0.125, window: None, softcap: None };
+    let attention =
+        Attention { num_heads: 2, scale: 0.125, window: None, softcap: None, keys_per_split: None };
     let run = |page: u32| {
         let mut rows = Rows::new(cuda, 1, 1, 1).unwrap();
         let sequence = Sequence { num_tokens: 1, context_len: 16, block_table: &[page] };

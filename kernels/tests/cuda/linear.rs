@@ -104,6 +104,6 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(error.to_string(), "linear: `out` has 7 elements, expected 8");
     let mut out = Output::<bf16>::new(cuda, 8);
     out.write(|out| linear(cuda, x.view(), &weight, None, Epilogue::Store, out)).unwrap_err();
-    assert!(Weight::new(cuda, Format::Q4_0, 1, 32, &[0; 18]).is_err());
+    assert!(Weight::new(cuda, Format::Q4_0, 1, 33, &[0; 18]).is_err());
     assert!(Weight::new(cuda, Format::F32, 4, 8, &[0; 127]).is_err());
 }

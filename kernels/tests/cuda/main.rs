@@ -8,12 +8,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod attention;
+#[allow(dead_code)]
+#[path = "../cpu/quantized.rs"]
+mod blocks;
 mod device;
 mod elementwise;
 mod embedding;
 mod linear;
 mod logits;
 mod norm;
+mod quantized;
 mod recurrent;
 mod rope;
 mod support;
