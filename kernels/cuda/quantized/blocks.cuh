@@ -86,3 +86,23 @@ __device__ inline Block read_block(const Planes& planes, size_t index) {
     if (L::SCALES != SUPER16) block.scale[1] = block.scale[0];
     return block;
 }
+
+// Product of a block with block `at` of x in int8, whose scales are (scale, scale * sum of quants). Sums of 16 columns
+// are exact.
+template <class L>
+__device__ inline float block_product(const Block& block, const int8_t* x, const float2* x_scales, size_t at) {
+    uint4 low = reinterpret_cast<const uint4*>(x)[2 * at], high = reinterpret_cast<const uint4*>(x)[2 * at + 1];
+    float2 scale = x_scales[at];
+    int first = __dp4a(int(block.quants[0]), int(low.x), 0);
+    first = __dp4a(int(block.quants[1]), int(low.y), first);
+    first = __dp4a(int(block.quants[2]), int(low.z), first);
+    first = __dp4a(int(block.quants[3]), int(low.w), first);
+    int second = __dp4a(int(block.quants[4]), int(high.x), 0);
+    second = __dp4a(int(block.quants[5]), int(high.y), second);
+    second = __dp4a(int(block.quants[6]), int(high.z), second);
+    second = __dp4a(int(block.quants[7]), int(high.w), second);
+    float product = L::SCALES == SUPER16 ? scale.x * (block.scale[0] * first + block.scale[1] * second)
+                                         : scale.x * block.scale[0] * (first + second);
+    bool has_min = L::SCALES == WITH_MIN || L::SCALES == SUPER;
+    return has_min ? product - block.min * scale.y : product;
+}

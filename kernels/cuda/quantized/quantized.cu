@@ -43,23 +43,7 @@ __device__ void rows(Planes planes, const int8_t* x, const float2* x_scales, con
         Block block = read_block<L>(planes, size_t(row) * num_blocks + b);
 #pragma unroll
         for (int t = 0; t < T; t++) {
-            size_t at = size_t(t) * num_blocks + b;
-            uint4 low = reinterpret_cast<const uint4*>(x)[2 * at], high = reinterpret_cast<const uint4*>(x)[2 * at + 1];
-            float2 scale = x_scales[at];
-            int first = __dp4a(int(block.quants[0]), int(low.x), 0);
-            first = __dp4a(int(block.quants[1]), int(low.y), first);
-            first = __dp4a(int(block.quants[2]), int(low.z), first);
-            first = __dp4a(int(block.quants[3]), int(low.w), first);
-            int second = __dp4a(int(block.quants[4]), int(high.x), 0);
-            second = __dp4a(int(block.quants[5]), int(high.y), second);
-            second = __dp4a(int(block.quants[6]), int(high.z), second);
-            second = __dp4a(int(block.quants[7]), int(high.w), second);
-            if (L::SCALES == SUPER16) {
-                sums[t] += scale.x * (block.scale[0] * first + block.scale[1] * second);
-            } else {
-                sums[t] += scale.x * block.scale[0] * (first + second);
-            }
-            if (L::SCALES == WITH_MIN || L::SCALES == SUPER) sums[t] -= block.min * scale.y;
+            sums[t] += block_product<L>(block, x, x_scales, size_t(t) * num_blocks + b);
         }
     }
 #pragma unroll

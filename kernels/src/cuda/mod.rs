@@ -17,6 +17,7 @@
 //! | [`attention`] | [`attention::paged`] over a `KvCache` |
 //! | [`conv`] | [`conv::causal_conv1d`] with per-slot state |
 //! | [`delta_rule`] | [`delta_rule::gated_delta_rule`] with per-slot state |
+//! | [`moe`] | [`moe::route`], [`moe::expert_linear`], [`moe::combine`] |
 //! | [`logits`] | [`logits::argmax`], [`logits::top_k`], [`logits::log_softmax_at`] |
 //!
 //! **Batch invariance.** Norms, elementwise operations, rope, recurrences, attention at a given split length and logits
@@ -41,6 +42,7 @@ pub mod linear;
 pub mod logits;
 mod memory;
 mod module;
+pub mod moe;
 pub mod norm;
 mod planes;
 mod quantized;

@@ -8,7 +8,7 @@ use super::weight::{Format, Planes, Weight};
 use crate::error::Result;
 
 /// Columns of a block.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 /// Rows of the weight that a thread block takes.
 const ROWS_PER_BLOCK: usize = 4;
 
@@ -38,6 +38,12 @@ impl<'a> Activations<'a> {
         // SAFETY: a block's quants take 32 bytes and its scales 8, for which the workspace has room.
         unsafe { cuda.launch(op, kernel, Grid::of(num_blocks.div_ceil(8), 256), arguments)? };
         Ok(Self { quants, scales })
+    }
+
+    /// The planes of the weight, then all quants and scales.
+    pub(super) fn arguments(&self, weight: &Weight) -> Result<Arguments> {
+        let arguments = planes(Arguments::new(), weight.planes()?);
+        Ok(arguments.view(self.quants.view()).view(self.scales.view()))
     }
 
     /// One launch for rows `first..first + count` of x, where `count` is 1, 2 or 4. `output` adds the bias, the
@@ -118,4 +124,8 @@ fn product_kernel<O: Element>(format: Format, count: usize) -> &'static str {
 
 fn dequantize_kernel<T: Element>(format: Format) -> &'static str {
     T::pick(by_format!(format, "dequantize_", "_f32"), by_format!(format, "dequantize_", "_bf16"))
+}
+
+pub(super) fn expert_kernel<T: Element>(format: Format) -> &'static str {
+    T::pick(by_format!(format, "expert_", "_f32"), by_format!(format, "expert_", "_bf16"))
 }

@@ -16,6 +16,7 @@ mod elementwise;
 mod embedding;
 mod linear;
 mod logits;
+mod moe;
 mod norm;
 mod quantized;
 mod recurrent;
