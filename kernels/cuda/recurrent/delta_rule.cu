@@ -34,16 +34,30 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
         int row = i * WARPS + warp;
         s[i] = inside && row < dk ? state[size_t(row) * dv] : 0.0f;
     }
-    for (size_t t = starts[sequence]; t < starts[sequence + 1]; t++) {
+    // Inputs of the next row are on their way while a row is computed.
+    const size_t end = starts[sequence + 1];
+    float next_key = 0.0f, next_query = 0.0f, next_decay = 0.0f, next_value = 0.0f, next_beta = 0.0f;
+    auto fetch = [&](size_t t) {
+        const int i = threadIdx.x;
+        const size_t at = t * hv + head, key = (t * hk + key_head) * dk + i;
+        if (i < dk) {
+            next_key = to_f32(k[key]), next_query = to_f32(q[key]);
+            next_decay = g[per_channel ? at * dk + i : at];
+        }
+        next_value = inside ? to_f32(v[at * dv + column]) : 0.0f;
+        next_beta = beta[at];
+    };
+    if (starts[sequence] < end) fetch(starts[sequence]);
+    for (size_t t = starts[sequence]; t < end; t++) {
         const size_t at = t * hv + head;
         __syncthreads();
-        for (int i = threadIdx.x; i < ROWS * WARPS; i += blockDim.x) {
-            bool exists = i < dk;
-            keys[i] = exists ? to_f32(k[(t * hk + key_head) * dk + i]) : 0.0f;
-            queries[i] = exists ? to_f32(q[(t * hk + key_head) * dk + i]) : 0.0f;
-            decays[i] = exists ? expf(g[per_channel ? at * dk + i : at]) : 0.0f;
+        if (threadIdx.x < ROWS * WARPS) {
+            keys[threadIdx.x] = next_key, queries[threadIdx.x] = next_query;
+            decays[threadIdx.x] = threadIdx.x < dk ? expf(next_decay) : 0.0f;
         }
+        const float value = next_value, row_beta = next_beta;
         __syncthreads();
+        if (t + 1 < end) fetch(t + 1);
         float m = 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
@@ -51,7 +65,7 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
             m += s[i] * keys[i * WARPS + warp];
         }
         m = column_sum(m, sums[0]);
-        float delta = beta[at] * ((inside ? to_f32(v[at * dv + column]) : 0.0f) - m), y = 0.0f;
+        float delta = row_beta * (value - m), y = 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             s[i] += keys[i * WARPS + warp] * delta;

@@ -48,6 +48,9 @@ pub enum Visible {
 }
 
 /// The query rows of a batch and the pages of their sequences, on the device.
+///
+/// Recorded work may be replayed over other contents with as many rows per sequence and contexts that are no longer than
+/// the longest one was.
 #[derive(Debug)]
 pub struct Rows {
     /// Sequence of each row, `[T]`.

@@ -10,6 +10,8 @@ use crate::error::{Result, ensure_len, ensure_value};
 
 /// Most taps.
 const MAX_KERNEL: usize = 8;
+/// Rows that one thread takes.
+const RUN: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 128;
 
@@ -60,7 +62,8 @@ pub fn causal_conv1d<T: Element>(
     let arguments = Arguments::new().view(x).view(conv.weight).optional(conv.bias).view(starts).view(slots);
     let arguments = arguments.view_mut(state).view_mut(out);
     let arguments = arguments.int(channels).int(kernel).int(unary_code(conv.activation));
-    let grid = Grid::new((channels.div_ceil(THREADS), sequences.num_sequences(), 1), (THREADS, 1));
+    let runs = sequences.max_tokens().div_ceil(RUN).max(1);
+    let grid = Grid::new((channels.div_ceil(THREADS), sequences.num_sequences(), runs), (THREADS, 1));
     // SAFETY: starts end at the rows of x and out; slots differ and lie within the state.
     unsafe { cuda.launch(OP, kernel!(T, "causal_conv1d"), grid, arguments) }
 }

@@ -1,7 +1,7 @@
 //! A CUDA device: context, stream, kernels.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream};
@@ -41,7 +41,8 @@ pub struct Cuda {
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
     pub(super) module: Module,
-    pub(super) workspace: Mutex<Option<Buffer<f32>>>,
+    workspaces: Mutex<Vec<Buffer<f32>>>,
+    pub(super) recording: AtomicBool,
     pub(super) multiply: Mutex<Option<MatrixMultiply>>,
 }
 
@@ -91,7 +92,8 @@ impl Cuda {
             context,
             stream,
             module,
-            workspace: Mutex::default(),
+            workspaces: Mutex::default(),
+            recording: AtomicBool::new(false),
             multiply: Mutex::default(),
         })
     }
@@ -139,10 +141,15 @@ impl Cuda {
         len: usize,
         f: impl FnOnce(&mut Buffer<f32>) -> Result<R>,
     ) -> Result<R> {
-        let mut workspace = self.workspace.lock();
-        match &mut *workspace {
-            Some(buffer) if buffer.len() >= len => f(buffer),
-            slot => f(slot.insert(Buffer::zeroed(self, len)?)),
+        let mut workspaces = self.workspaces.lock();
+        let largest = workspaces.last().map_or(0, Buffer::len);
+        if largest < len {
+            // Graphs may hold the addresses of smaller ones, so these stay; doubling bounds their sum.
+            workspaces.push(Buffer::zeroed(self, len.max(2 * largest))?);
+        }
+        match workspaces.last_mut() {
+            Some(workspace) => f(workspace),
+            None => f(&mut Buffer::zeroed(self, len)?),
         }
     }
 }

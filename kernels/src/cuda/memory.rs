@@ -30,6 +30,7 @@ impl<T: Stored> Buffer<T> {
     /// # Errors
     /// The device has no memory left.
     pub fn zeroed(cuda: &Cuda, len: usize) -> Result<Self> {
+        cuda.ensure_not_recording()?;
         // The driver refuses empty allocations.
         let slice = cuda.stream.alloc_zeros(len.max(1))?;
         Ok(Self { slice, owner: cuda.id() })

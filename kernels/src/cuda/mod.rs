@@ -4,7 +4,7 @@
 //! A [`Cuda`] is one device with one stream; every launcher takes it first and returns before the device is done.
 //! Buffers belong to a device; views of them carry lengths, which launchers check. Contents that kernels use as
 //! indices are checked on the host when they are uploaded: [`Indices`], [`Rows`], [`Slots`]. In steady use launchers
-//! allocate no device memory.
+//! allocate no device memory, and their work can be recorded as a [`Graph`].
 //!
 //! | module | launchers |
 //! |---|---|
@@ -35,6 +35,7 @@ mod driver;
 mod element;
 pub mod elementwise;
 pub mod embedding;
+mod graph;
 mod indices;
 pub mod kv_cache;
 mod launch;
@@ -55,6 +56,7 @@ mod weight;
 pub use attention::Rows;
 pub use device::{Cuda, DeviceInfo, devices};
 pub use element::Element;
+pub use graph::Graph;
 pub use indices::Indices;
 pub use memory::{Buffer, Stored, View, ViewMut};
 pub use module::{image_archs, image_bytes};

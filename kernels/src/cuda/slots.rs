@@ -13,6 +13,7 @@ pub struct Slots {
     starts: Indices,
     slots: Indices,
     num_rows: usize,
+    max_tokens: usize,
 }
 
 impl Slots {
@@ -22,7 +23,7 @@ impl Slots {
     /// No memory is left.
     pub fn new(cuda: &Cuda, capacity: usize) -> Result<Self> {
         let (starts, slots) = (Indices::new(cuda, capacity + 1)?, Indices::new(cuda, capacity)?);
-        Ok(Self { starts, slots, num_rows: 0 })
+        Ok(Self { starts, slots, num_rows: 0, max_tokens: 0 })
     }
 
     /// Replaces the sequences.
@@ -47,6 +48,7 @@ impl Slots {
         self.slots.set(cuda, &slots, num_slots)?;
         self.starts.set(cuda, &starts, rows + 1)?;
         self.num_rows = rows;
+        self.max_tokens = sequences.iter().map(|s| s.num_tokens).max().unwrap_or(0);
         Ok(())
     }
 
@@ -60,6 +62,11 @@ impl Slots {
     #[must_use]
     pub fn num_rows(&self) -> usize {
         self.num_rows
+    }
+
+    /// Rows of the longest sequence.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
     /// (starts, slots), every slot below `num_slots`.

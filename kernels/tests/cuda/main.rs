@@ -14,6 +14,7 @@ mod blocks;
 mod device;
 mod elementwise;
 mod embedding;
+mod graph;
 mod linear;
 mod logits;
 mod moe;

@@ -14,7 +14,7 @@ fn steps() -> [Vec<SlotSequence>; 2] {
     let of = |all: &[(usize, usize)]| {
         all.iter().map(|&(num_tokens, slot)| SlotSequence { num_tokens, slot }).collect()
     };
-    [of(&[(7, 3), (1, 0), (2, 4)]), of(&[(1, 4), (3, 3), (1, 1), (1, 0)])]
+    [of(&[(7, 3), (70, 2), (1, 0), (2, 4)]), of(&[(1, 4), (3, 3), (33, 1), (1, 0), (1, 2)])]
 }
 
 fn check_conv<T: Element + Default>(cuda: &Cuda, name: &str) {
@@ -25,7 +25,7 @@ fn check_conv<T: Element + Default>(cuda: &Cuda, name: &str) {
             let (device_weight, device_bias) = (put::<f32>(cuda, &weight), put::<f32>(cuda, &bias));
             let mut expected_state = rng.vec(NUM_SLOTS * (kernel - 1) * channels);
             let mut state = Output::<f32>::holding(cuda, &expected_state);
-            let mut slots = Slots::new(cuda, 4).unwrap();
+            let mut slots = Slots::new(cuda, 5).unwrap();
             for (step, sequences) in steps().iter().enumerate() {
                 let activation = [Unary::Silu, Unary::Identity][step];
                 let rows: usize = sequences.iter().map(|s| s.num_tokens).sum();
@@ -72,7 +72,7 @@ fn check_delta<T: Element + Default>(cuda: &Cuda, name: &str) {
                 DeltaShape { num_key_heads: hk, num_value_heads: hv, key_dim: dk, value_dim: dv, head_map };
             let mut expected_state = rng.vec(NUM_SLOTS * hv * dk * dv);
             let mut state = Output::<f32>::holding(cuda, &expected_state);
-            let mut slots = Slots::new(cuda, 4).unwrap();
+            let mut slots = Slots::new(cuda, 5).unwrap();
             for (step, sequences) in steps().iter().enumerate() {
                 let rows: usize = sequences.iter().map(|s| s.num_tokens).sum();
                 let small = |v: Vec<f32>| v.iter().map(|v| v / (dk as f32).sqrt()).collect::<Vec<_>>();
