@@ -20,11 +20,19 @@ __device__ void run(const T* x, const float* weight, const float* bias, const ui
     // The last inputs, oldest first, at the end of the window.
     float window[MAX_PAST], taps[MAX_PAST + 1];
 #pragma unroll
-    for (int i = 0; i < MAX_PAST; i++) {
-        int at = i - (MAX_PAST - past);
-        window[i] = at < 0              ? 0.0f
-                    : blockIdx.z == 0 ? state[size_t(at) * channels]
-                                      : to_f32(x[(begin - past + at) * channels + channel]);
+    for (int i = 0; i < MAX_PAST; i++) window[i] = 0.0f;
+    if (blockIdx.z == 0) {
+#pragma unroll
+        for (int i = 0; i < MAX_PAST; i++) {
+            int at = i - (MAX_PAST - past);
+            if (at >= 0) window[i] = state[size_t(at) * channels];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < MAX_PAST; i++) {
+            int at = i - (MAX_PAST - past);
+            if (at >= 0) window[i] = to_f32(x[(begin - past + at) * channels + channel]);
+        }
     }
 #pragma unroll
     for (int i = 0; i <= MAX_PAST; i++) {

@@ -21,7 +21,8 @@ template <class T, int ROWS>
 __device__ void run(const T* q, const T* k, const T* v, const float* g, const float* beta, const uint32_t* starts,
                     const uint32_t* slots, float* state, T* out, int hk, int hv, int dk, int dv, int tiled,
                     int per_channel) {
-    __shared__ float keys[ROWS * WARPS], queries[ROWS * WARPS], decays[ROWS * WARPS];
+    // Those of a warp's rows follow each other.
+    __shared__ __align__(16) float keys[WARPS][ROWS], queries[WARPS][ROWS], decays[WARPS][ROWS];
     __shared__ float sums[2][WARPS][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = blockIdx.x * 32 + lane, head = blockIdx.y, sequence = blockIdx.z;
@@ -52,8 +53,9 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
         const size_t at = t * hv + head;
         __syncthreads();
         if (threadIdx.x < ROWS * WARPS) {
-            keys[threadIdx.x] = next_key, queries[threadIdx.x] = next_query;
-            decays[threadIdx.x] = threadIdx.x < dk ? expf(next_decay) : 0.0f;
+            int w = threadIdx.x % WARPS, i = threadIdx.x / WARPS;
+            keys[w][i] = next_key, queries[w][i] = next_query;
+            decays[w][i] = threadIdx.x < dk ? expf(next_decay) : 0.0f;
         }
         const float value = next_value, row_beta = next_beta;
         __syncthreads();
@@ -61,15 +63,15 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
         float m = 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            s[i] *= decays[i * WARPS + warp];
-            m += s[i] * keys[i * WARPS + warp];
+            s[i] *= decays[warp][i];
+            m += s[i] * keys[warp][i];
         }
         m = column_sum(m, sums[0]);
         float delta = row_beta * (value - m), y = 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            s[i] += keys[i * WARPS + warp] * delta;
-            y += s[i] * queries[i * WARPS + warp];
+            s[i] += keys[warp][i] * delta;
+            y += s[i] * queries[warp][i];
         }
         y = column_sum(y, sums[1]);
         if (warp == 0 && inside) out[at * dv + column] = from_f32<T>(y);
@@ -83,16 +85,17 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
 
 }  // namespace delta_rule
 
-#define KERNEL(T, ROWS)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256) gated_delta_rule_##T##_##ROWS(                               \
+// BLOCKS: blocks that a multiprocessor holds at once, which limits registers.
+#define KERNEL(T, ROWS, BLOCKS)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) gated_delta_rule_##T##_##ROWS(                               \
         const T* q, const T* k, const T* v, const float* g, const float* beta, const uint32_t* starts,             \
         const uint32_t* slots, float* state, T* out, int hk, int hv, int dk, int dv, int tiled, int per_channel) { \
         delta_rule::run<T, ROWS>(q, k, v, g, beta, starts, slots, state, out, hk, hv, dk, dv, tiled, per_channel); \
     }
-KERNEL(f32, 8)
-KERNEL(f32, 16)
-KERNEL(f32, 32)
-KERNEL(bf16, 8)
-KERNEL(bf16, 16)
-KERNEL(bf16, 32)
+KERNEL(f32, 8, 4)
+KERNEL(f32, 16, 3)
+KERNEL(f32, 32, 2)
+KERNEL(bf16, 8, 4)
+KERNEL(bf16, 16, 3)
+KERNEL(bf16, 32, 2)
 #undef KERNEL
