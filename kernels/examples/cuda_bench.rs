@@ -1,8 +1,9 @@
 //! Prints the speed of the CUDA kernels: `cargo run --release -p metrale-kernels --example cuda_bench`.
 //!
 //! GB/s count every byte that the kernel must move once, and are compared with the rate of a device-to-device copy,
-//! measured first. Buffers rotate over more memory than the second-level cache holds. Times are medians of the device's
-//! clock over launches that follow each other, so they include what a launch costs.
+//! measured first. Weights rotate over more memory than the second-level cache holds; KV caches, states and logits of small
+//! cases fit it. Times are medians of the device's clock over launches that follow each other, so they include what a
+//! launch costs.
 #![allow(clippy::print_stdout)]
 
 use half::bf16;

@@ -365,7 +365,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
 }  // namespace tensor_cores
 
-// STAGES: steps of keys in shared memory, as in kernels/src/cuda/attention.rs. BLOCKS: blocks that a multiprocessor holds
+// STAGES: steps of keys in shared memory, as in kernels/src/cuda/attention/mod.rs. BLOCKS: blocks that a multiprocessor holds
 // at once, which limits registers.
 #define KERNEL(D, STAGES, BLOCKS)                                                                                      \
     extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                              \

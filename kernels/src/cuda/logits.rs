@@ -70,7 +70,7 @@ pub fn top_k(
     })
 }
 
-/// log(softmax(row))[id] for each pair of `rows` and `ids`.
+/// `log(softmax(row))[id]` for each pair of `rows` and `ids`.
 ///
 /// # Errors
 /// A length does not fit, or rows or ids were not checked against the logits.

@@ -137,7 +137,7 @@ pub fn expert_linear<T: Element>(
     })
 }
 
-/// out[t] = Σ_j weights[t, j] * y[t * top_k + j] over the picks in order, added to out if `accumulate`.
+/// `out[t] = Σ_j weights[t, j] * y[t * top_k + j]` over the picks in order, added to out if `accumulate`.
 ///
 /// # Errors
 /// A length does not fit.
