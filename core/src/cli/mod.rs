@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod doctor;
 mod logging;
 mod plugins;
 mod run;
@@ -37,6 +38,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// List plugins, inspect, verify and make them.
     Plugins(plugins::PluginsArgs),
+    /// Print what this machine offers and what is broken.
+    Doctor(doctor::DoctorArgs),
     /// Print the version.
     Version,
 }
@@ -72,6 +75,7 @@ fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::
         Command::Serve(args) => serve::execute(&args, settings, load),
         Command::Run(args) => run::execute(&args, settings, load),
         Command::Plugins(args) => plugins::execute(&args),
+        Command::Doctor(args) => Ok(doctor::execute(&args)),
         Command::Version => {
             println!("metrale {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)

@@ -68,6 +68,8 @@ pub enum PluginError {
         path: PathBuf,
         /// Whether the folder is a crate, whose library still has to be built.
         is_crate: bool,
+        /// The library where cargo put it.
+        built: Option<PathBuf>,
     },
     /// The manifest lists ops that this core does not have.
     MissingOps {
@@ -149,6 +151,15 @@ pub enum PluginError {
         /// Plugin.
         name: String,
         /// `SIGSEGV`, `exit status 3`.
+        how: String,
+    },
+    /// The child process that ran a conformance check died or hung.
+    CheckDied {
+        /// Plugin.
+        name: String,
+        /// The check.
+        check: String,
+        /// `SIGSEGV`, `no answer within 120 s`.
         how: String,
     },
     /// The child process that opened the library did not answer in time.
@@ -353,6 +364,7 @@ impl PluginError {
             | Self::Panicked { .. }
             | Self::Layout { .. }
             | Self::Crashed { .. }
+            | Self::CheckDied { .. }
             | Self::TimedOut { .. }
             | Self::NoEntrySymbol { .. }
             | Self::Probe { .. } => self.abi(),
@@ -411,12 +423,14 @@ impl PluginError {
                 }
                 e.help("build the library again after each change of plugin.toml")
             }
-            Self::NoLibrary { path, is_crate } => {
+            Self::NoLibrary { path, is_crate, built } => {
                 let file = path.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
-                E::new("P0107", format!("{} is not there", path.display())).help(if *is_crate {
-                    format!("build it: `cargo build --release && cp target/release/{file} .` in that folder")
-                } else {
-                    "put the library beside plugin.toml".to_owned()
+                E::new("P0107", format!("{} is not there", path.display())).help(match built {
+                    Some(built) => format!("`cp {} {}`", built.display(), path.display()),
+                    None if *is_crate => {
+                        format!("in that folder: `cargo build --release && cp target/release/{file} .`")
+                    }
+                    None => "put the library beside plugin.toml".to_owned(),
                 })
             }
             Self::MissingOps { name, ops, .. } => E::new("P0108", format!("`{name}` {}", self.reason()))
@@ -480,6 +494,11 @@ impl PluginError {
                 E::new("P0206", format!("plugin `{name}` crashed while it was probed ({how})"))
                     .note("it ran in a process of its own; nothing else is harmed")
                     .help("open the library in a debugger: it dies in its static initialisers or in `manifest`")
+            }
+            Self::CheckDied { name, check, how } => {
+                E::new("P0210", format!("plugin `{name}` ended the process of check `{check}` ({how})"))
+                    .note("it ran in a process of its own; nothing else is harmed")
+                    .help("run the plugin's own tests in a debugger: `cargo test --test conformance`")
             }
             Self::TimedOut { name, limit_ms } => E::new(
                 "P0207",

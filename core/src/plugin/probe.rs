@@ -109,6 +109,18 @@ impl Prober {
         Ok(Self { cache, ..Self::with_program(std::env::current_exe()?) })
     }
 
+    /// The program that is run as the child.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The folder that results are kept in.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Path> {
+        self.cache.as_deref()
+    }
+
     /// Keeps results in a folder.
     #[must_use]
     pub fn with_cache(self, folder: PathBuf) -> Self {

@@ -10,7 +10,9 @@ use metrale_graph::schema::find_op;
 use metrale_plugin_api::abi::{ABI_MAJOR, PluginModule_Ref};
 use metrale_plugin_api::manifest::{Manifest, ModelSection};
 
-use super::discover::{Found, MANIFEST_FILE, SearchFolder, SearchPath, discover, file_id, read_folder};
+use super::discover::{
+    Found, MANIFEST_FILE, SearchFolder, SearchPath, built_library, discover, file_id, read_folder,
+};
 use super::probe::{ProbeReport, Prober, check_embedded, checked_link_facts};
 use super::trust::{Lock, check_permissions, sha256_of};
 use super::{PluginError, Status, library, status};
@@ -26,6 +28,8 @@ pub struct Candidate {
     /// The search folder that it was found in.
     root: PathBuf,
     manifest: Option<Manifest>,
+    /// The library; may be missing.
+    library: Option<PathBuf>,
     lock: Option<Lock>,
     status: Status,
     prober: Option<Prober>,
@@ -64,8 +68,12 @@ impl Candidate {
 
     /// The library file, which may be missing.
     #[must_use]
-    pub fn library(&self) -> Option<PathBuf> {
-        Some(self.folder.join(self.manifest()?.library_file()))
+    pub fn library(&self) -> Option<&Path> {
+        self.library.as_deref()
+    }
+
+    fn library_path(&self, manifest: &Manifest) -> PathBuf {
+        self.library.clone().unwrap_or_else(|| self.folder.join(manifest.library_file()))
     }
 
     /// Ready, refused or failed.
@@ -118,14 +126,14 @@ impl Candidate {
                 }));
             }
         };
-        let path = self.folder.join(manifest.library_file());
+        let path = self.library_path(manifest);
         self.check_file(manifest, &path)?;
         Ok((manifest, path))
     }
 
     fn check_report(&self, manifest: &Manifest, report: &ProbeReport) -> Result<(), PluginError> {
         if report.abi_major != ABI_MAJOR {
-            let path = self.folder.join(manifest.library_file());
+            let path = self.library_path(manifest);
             return Err(PluginError::AbiMajor { path, found: report.abi_major });
         }
         check_embedded(&self.folder.join(MANIFEST_FILE), manifest, &report.manifest)
@@ -140,10 +148,11 @@ impl Candidate {
         check_permissions(&self.root, true)?;
         check_permissions(&self.folder, false)?;
         check_ops(manifest)?;
-        let path = self.folder.join(manifest.library_file());
+        let path = self.library_path(manifest);
         if !path.exists() {
             let is_crate = self.folder.join("Cargo.toml").exists();
-            return Err(PluginError::NoLibrary { path, is_crate });
+            let built = built_library(&self.folder, manifest);
+            return Err(PluginError::NoLibrary { path, is_crate, built });
         }
         self.check_file(manifest, &path)?;
         match self.prober.as_ref().and_then(|p| p.cached(&path)) {
@@ -196,6 +205,8 @@ pub struct Registry {
     searched: Vec<PathBuf>,
     problems: Vec<PluginError>,
     warnings: Vec<String>,
+    /// Whether libraries are also looked for where cargo puts them.
+    built_libraries: bool,
 }
 
 impl Registry {
@@ -224,12 +235,13 @@ impl Registry {
         registry
     }
 
-    /// A registry of one plugin folder.
+    /// A registry of one plugin folder. If it is a crate without a library beside its manifest, the library that
+    /// `cargo build --release` made is used: of a crate that the user names, that is the one that is meant.
     #[must_use]
     pub fn of_folder(folder: &Path, prober: Option<&Prober>) -> Self {
         let found = vec![read_folder(folder)];
         let root = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut registry = Self::default();
+        let mut registry = Self { built_libraries: true, ..Self::default() };
         registry.add_folder(SearchFolder { path: root.to_owned(), found, problem: None }, prober);
         registry
     }
@@ -250,7 +262,11 @@ impl Registry {
         }
         self.problems.extend(folder.problem);
         for found in folder.found {
-            self.candidates.push(candidate(found, &folder.path, &lock, prober));
+            let library = found.manifest.as_ref().ok().map(|m| {
+                let built = if self.built_libraries { built_library(&found.folder, m) } else { None };
+                built.unwrap_or_else(|| found.folder.join(m.library_file()))
+            });
+            self.candidates.push(candidate(found, library, &folder.path, &lock, prober));
         }
         self.searched.push(folder.path);
     }
@@ -260,7 +276,7 @@ impl Registry {
         let mut names: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut files = BTreeMap::new();
         for plugin in self.candidates.iter_mut().filter(|p| p.manifest.is_some()) {
-            let library = plugin.library().unwrap_or_default();
+            let library = plugin.library().map(Path::to_owned).unwrap_or_default();
             let id = file_id(&library).ok();
             if let Some(first) = names.get(&plugin.name) {
                 let (name, first) = (plugin.name.clone(), first.clone());
@@ -279,6 +295,12 @@ impl Registry {
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
+    }
+
+    /// Folders that were searched.
+    #[must_use]
+    pub fn searched(&self) -> &[PathBuf] {
+        &self.searched
     }
 
     /// Search folders and locks that could not be read.
@@ -429,6 +451,7 @@ impl Key {
 
 fn candidate(
     found: Found,
+    library: Option<PathBuf>,
     root: &Path,
     lock: &Result<Option<Lock>, PluginError>,
     prober: Option<&Prober>,
@@ -445,6 +468,7 @@ fn candidate(
         lock: lock.as_ref().ok().cloned().flatten(),
         status: Status::Ready,
         prober: prober.cloned(),
+        library,
         manifest,
     };
     let checked = match (&plugin.manifest, broken, lock) {

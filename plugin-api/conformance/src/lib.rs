@@ -37,11 +37,12 @@ pub use tracing::Traced;
 pub fn run(subject: &Subject, level: Level, observe: &mut dyn FnMut(Event<'_>)) {
     let mut recorder = check::Recorder::new(observe);
     boundary::check(subject, &mut recorder);
-    if level >= Level::Trace {
-        tracing::check(subject, &mut recorder);
+    if level == Level::Boundary {
+        return;
     }
-    if level >= Level::Numbers {
-        numbers::check(subject, &mut recorder);
+    let sound = tracing::check(subject, &mut recorder);
+    if level == Level::Numbers {
+        numbers::check(subject, &sound, &mut recorder);
     }
 }
 

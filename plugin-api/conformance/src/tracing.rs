@@ -89,8 +89,10 @@ fn collect<'e>(expr: &'e Expr, leaves: &mut Vec<(&'e str, &'e [usize])>) {
     }
 }
 
-pub(crate) fn check(subject: &Subject, recorder: &mut Recorder<'_>) {
+/// Returns the models that trace and whose weights resolve.
+pub(crate) fn check<'s>(subject: &'s Subject, recorder: &mut Recorder<'_>) -> Vec<&'s TestModel> {
     recorder.check("trace.configs", "plugin", || configs(subject));
+    let mut sound = Vec::new();
     for model in &subject.models {
         let name = &model.name;
         if !recorder.check("trace.entries", name, || entries(subject, model)) {
@@ -99,9 +101,12 @@ pub(crate) fn check(subject: &Subject, recorder: &mut Recorder<'_>) {
         recorder.check("trace.repeatable", name, || repeatable(subject, model));
         recorder.check("trace.rules", name, || rules(subject, model));
         recorder.check("trace.ops", name, || ops(subject, model));
-        recorder.check("trace.weights", name, || weights(subject, model));
-        recorder.check("trace.tensors", name, || tensors(subject, model));
+        let weights = recorder.check("trace.weights", name, || weights(subject, model));
+        if recorder.check("trace.tensors", name, || tensors(subject, model)) && weights {
+            sound.push(model);
+        }
     }
+    sound
 }
 
 pub(crate) fn trace(

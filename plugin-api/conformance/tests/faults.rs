@@ -178,13 +178,13 @@ faults! {
         says "the final norm gives a number that is not finite";
     a_trace_that_changes_is_found: CHANGES_PER_TRACE fails ["trace.repeatable"], says "faults.rs:";
     two_shapes_of_one_tensor_are_found: TWO_SHAPES
-        fails ["trace.weights", "numbers.loads"], says "tensor `embed.weight` is asked for with two shapes";
+        fails ["trace.weights"], says "tensor `embed.weight` is asked for with two shapes";
     a_panic_is_found: PANICS_ON_ZERO
         fails ["boundary.hostile-config"], says "(when `num_heads` is 0)";
     an_unused_cache_is_found: UNUSED_CACHE fails ["trace.rules"], says "written and never read";
     a_model_that_changes_is_found: CHANGES_PER_OPEN fails ["boundary.open-close"], says "keep nothing in statics";
     a_model_of_nothing_is_found: ACCEPTS_ANYTHING fails ["boundary.broken-config"], says "accepts a config.json";
-    an_undeclared_entry_point_is_found: UNDECLARED_MTP fails ["trace.entries", "numbers.loads"], says "add \"mtp\" to `entry_points`";
+    an_undeclared_entry_point_is_found: UNDECLARED_MTP fails ["trace.entries"], says "add \"mtp\" to `entry_points`";
 }
 
 const TENSORS: &str = r#"{"embed.weight": [32, 8], "layers.0.q.weight": [8, 8], "layers.0.k.weight": [8, 8],
@@ -198,7 +198,7 @@ fn a_listing_that_fits_passes() {
 #[test]
 fn a_missing_tensor_is_found_with_its_nearest_name() {
     let (ids, text) = failures::<OTHER_NAME>(Some(TENSORS));
-    assert_eq!(ids, BTreeSet::from(["trace.tensors", "numbers.loads"]));
+    assert_eq!(ids, BTreeSet::from(["trace.tensors"]));
     assert!(text.contains("wanted   layers.0.out_proj.weight"), "{text}");
     assert!(text.contains("nearest  layers.0.o.weight"), "{text}");
     assert!(text.contains("faults.rs:"), "{text}");
