@@ -52,7 +52,7 @@ pub enum KernelError {
         reason: String,
     },
     /// The processor lacks the instruction set that was asked for.
-    #[error("this processor does not support the {isa} kernels; use `Isa::detect()`")]
+    #[error("this processor does not support the {isa} kernels")]
     Isa {
         /// The instruction set.
         isa: &'static str,

@@ -6,6 +6,7 @@ use metrale_core::exec::{Batch, BatchSeq, BlockId, Logits, ModelRunner, StateSlo
 use metrale_core::factory::{RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::weights::ModelSource;
+use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
@@ -45,10 +46,24 @@ impl CpuModel {
     pub fn open(plugin: PluginModule_Ref, golden: &Golden, kv_dtype: KvDtype) -> Result<Self> {
         let directory = golden.model_directory()?;
         let source = ModelSource::open(directory.path())?;
-        let max_len = golden.token_ids()?.len();
+        Self::build(plugin, &source, golden.token_ids()?.len(), kv_dtype, Activations::F32)
+    }
+
+    /// Opens any model for sequences of up to `max_len` tokens.
+    ///
+    /// # Errors
+    /// The model cannot be built.
+    pub fn build(
+        plugin: PluginModule_Ref,
+        source: &ModelSource,
+        max_len: usize,
+        kv_dtype: KvDtype,
+        activations: Activations,
+    ) -> Result<Self> {
         let options = RunnerOptions {
             threads: 2,
-            numerics: Numerics { activations: Activations::F32 },
+            isa: Isa::detect(),
+            numerics: Numerics { activations },
             kv_dtype,
             max_model_len: Some(max_len),
             max_num_seqs: MAX_SEQS,
@@ -59,7 +74,7 @@ impl CpuModel {
             ignored_tensors: Vec::new(),
             taps: Taps::Keep,
         };
-        let built = build_runner(plugin, &open_attrs(&source, Some(max_len)), Some(&source), &options)?;
+        let built = build_runner(plugin, &open_attrs(source, Some(max_len)), Some(source), &options)?;
         Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
     }
 

@@ -5,3 +5,4 @@ pub mod differences;
 pub mod golden;
 pub mod interpreter;
 pub mod npy;
+pub mod quantized;

@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod doctor;
 mod logging;
 mod plugins;
@@ -36,6 +37,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Talk to a model in the terminal, or continue one prompt.
     Run(Box<run::RunArgs>),
+    /// Measure prefill and decode speed, beside what the memory allows.
+    Bench(Box<bench::BenchArgs>),
     /// List plugins, inspect, verify and make them.
     Plugins(plugins::PluginsArgs),
     /// Print what this machine offers and what is broken.
@@ -74,6 +77,7 @@ fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::
     match command {
         Command::Serve(args) => serve::execute(&args, settings, load),
         Command::Run(args) => run::execute(&args, settings, load),
+        Command::Bench(args) => bench::execute(&args, settings, load),
         Command::Plugins(args) => plugins::execute(&args),
         Command::Doctor(args) => Ok(doctor::execute(&args)),
         Command::Version => {

@@ -73,9 +73,12 @@ pub struct EngineConfig {
         help_heading = "Device and weights"
     )]
     pub device: DeviceChoice,
-    /// CPU threads for the model; all physical cores if left out.
+    /// CPU threads for the model; as many as the system offers if left out.
     #[arg(long, value_name = "N", env = "METRALE_THREADS", value_parser = parse_count, help_heading = "Device and weights")]
     pub threads: Option<usize>,
+    /// Instruction set of the CPU kernels; the best one of this processor if left out.
+    #[arg(long, env = "METRALE_CPU_ISA", value_enum, help_heading = "Device and weights")]
+    pub cpu_isa: Option<IsaChoice>,
     /// Arithmetic type of the activations.
     #[arg(
         long,
@@ -183,7 +186,7 @@ impl FromStr for PluginChoice {
             Some((model_type, plugin)) if !model_type.is_empty() && !plugin.is_empty() => {
                 Ok(Self { model_type: model_type.to_owned(), plugin: plugin.to_owned() })
             }
-            _ => Err("expected TYPE=NAME, for example llama=acme-llama".to_owned()),
+            _ => Err("expected TYPE=NAME, for example gemma=acme-gemma".to_owned()),
         }
     }
 }
@@ -209,6 +212,17 @@ pub enum DeviceChoice {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+}
+
+/// Instruction set of the CPU kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum IsaChoice {
+    /// None in particular.
+    Portable,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL and VNNI.
+    Avx512,
 }
 
 /// Arithmetic type of the activations.

@@ -11,7 +11,9 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{DeviceChoice, DtypeChoice, EngineConfig, JsonObject, LoadFormat, LogFormat, PluginChoice};
+pub use engine::{
+    DeviceChoice, DtypeChoice, EngineConfig, IsaChoice, JsonObject, LoadFormat, LogFormat, PluginChoice,
+};
 pub use file::FileError;
 pub use resolve::{ConfigError, Origin, Resolved, Setting, resolve};
 pub use server::ServerConfig;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use metrale_graph::checkpoint::Dtype;
+use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
 
-use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, LoadFormat};
+use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, IsaChoice, LoadFormat};
 use crate::device::cpu::Numerics;
 use crate::exec::StepRunner;
 use crate::lower::Taps;
@@ -48,7 +49,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let built = build_runner(plugin.module, &attrs, checkpoint, &options)?;
     report(&plugin.name, &built, &options);
 
-    let limits = built.runner.limits();
+    let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
     let eos_token_ids = text.generation().eos_token_id.clone();
@@ -67,6 +68,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
         text: text::served(text),
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
+        weight_bytes_per_step,
         vocab_size: limits.vocab_size,
         eos_token_ids,
     })
@@ -142,6 +144,12 @@ fn runner_options(
         float32 || (config.dtype == DtypeChoice::Auto && stored_f32 && !source.headers().is_empty());
     RunnerOptions {
         threads: config.threads.unwrap_or_else(default_threads),
+        isa: match config.cpu_isa {
+            None => Isa::detect(),
+            Some(IsaChoice::Portable) => Isa::Portable,
+            Some(IsaChoice::Avx2) => Isa::Avx2,
+            Some(IsaChoice::Avx512) => Isa::Avx512,
+        },
         numerics: Numerics { activations: if float32 { Activations::F32 } else { Activations::Int8 } },
         kv_dtype: if keep_f32 { KvDtype::F32 } else { KvDtype::BF16 },
         max_model_len: config.max_model_len,

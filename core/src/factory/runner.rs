@@ -8,8 +8,8 @@ use metrale_graph::resolve::{Report, Resolution, resolve, unclaimed};
 use metrale_graph::verify::{VerifyError, verify};
 use metrale_graph::{Attrs, Graph, OpenModel, PluginFailure, StateDecl};
 use metrale_kernels::KernelError;
-use metrale_kernels::cpu::Cpu;
 use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::{Cpu, Isa};
 use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::cpu::{CpuPlan, LoadError, Numerics, States, WeightLoader, kv_bytes_per_token};
@@ -28,6 +28,8 @@ const DEFAULT_KV_BYTES: u64 = 1 << 30;
 pub struct RunnerOptions {
     /// CPU threads.
     pub threads: usize,
+    /// Instruction set of the CPU kernels.
+    pub isa: Isa,
     /// How numbers are computed.
     pub numerics: Numerics,
     /// Element type of the KV cache.
@@ -174,7 +176,8 @@ pub fn build_runner(
     let head_plan = lower(&traced.lm_head, &head_weights, states, Taps::Drop)?;
 
     let (limits, kv_cache_bytes) = size(&traced.facts, states, options, &mut notes)?;
-    let cpu = Cpu::new(options.threads);
+    let cpu =
+        Cpu::with_isa(options.threads, options.isa).map_err(|e| BuildError::Unsupported(e.to_string()))?;
     let progress = Progress::new(Stage::Load, headers.map_or(0, Headers::num_bytes));
     let on_bytes = |bytes| progress.advance(bytes);
     let mut loader = WeightLoader::new(cpu.pool(), source, &on_bytes);

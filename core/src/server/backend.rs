@@ -69,6 +69,8 @@ pub struct ServedModel {
     pub root: String,
     /// Longest context in tokens.
     pub max_model_len: usize,
+    /// Bytes of weights that every step reads.
+    pub weight_bytes_per_step: usize,
     /// Ids from this one on are not tokens.
     pub vocab_size: usize,
     /// The model's own end-of-sequence tokens.

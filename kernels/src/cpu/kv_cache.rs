@@ -5,6 +5,7 @@
 //! slots that were never written are never read, so pages need no clearing.
 
 use half::bf16;
+use half::vec::HalfBitsVecExt;
 
 use crate::error::{KernelError, Result, ensure_len, ensure_value};
 
@@ -109,7 +110,8 @@ impl KvCache {
         let len = shape.num_blocks * shape.block_len();
         let pages = match dtype {
             KvDtype::F32 => Pages::F32(vec![0.0; len]),
-            KvDtype::BF16 => Pages::BF16(vec![bf16::ZERO; len]),
+            // Zero bits straight from the system: pages that are never used take no memory.
+            KvDtype::BF16 => Pages::BF16(vec![0u16; len].reinterpret_into()),
         };
         Ok(Self { shape, pages })
     }

@@ -14,6 +14,7 @@
 //! | [`conv`] | [`conv::causal_conv1d`] with per-slot state |
 //! | [`delta_rule`] | [`delta_rule::gated_delta_rule`] with per-slot state |
 //! | [`moe`] | [`moe::route`], [`moe::expert_linear`], [`moe::combine`] |
+//! | [`bandwidth`] | [`bandwidth::read_bandwidth`]: the memory's read rate |
 //! | [`logits`] | [`logits::argmax`], [`logits::top_k`], [`logits::log_softmax_at`] |
 //!
 //! **Batch invariance.** An output row depends on its own inputs only: not on T, the other rows, the number of
@@ -23,6 +24,7 @@
 //! that use it, never as a finite number.
 
 pub mod attention;
+pub mod bandwidth;
 pub mod conv;
 pub mod delta_rule;
 pub mod elementwise;

@@ -27,6 +27,7 @@ pub(crate) fn model(engine: &Arc<FakeEngine>) -> ServedModel {
         text: Some(Arc::new(ByteText)),
         root: "/models/fake".to_owned(),
         max_model_len: MAX_MODEL_LEN,
+        weight_bytes_per_step: 0,
         vocab_size: VOCAB_SIZE,
         eos_token_ids: vec![EOS],
         defaults: SamplingDefaults::default(),

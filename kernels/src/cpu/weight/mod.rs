@@ -4,6 +4,7 @@
 //! construction, into groups of 16 interleaved rows of the same size (at most 3 % more, plus the padding of the last
 //! group); the checkpoint's bytes are not kept. No weight is ever expanded to f32.
 
+mod aligned;
 mod block;
 mod format;
 pub(crate) mod pack;
@@ -20,7 +21,8 @@ pub(crate) use pack::GROUP_ROWS;
 
 use super::pool::ThreadPool;
 use crate::error::{KernelError, Result, ensure_len, ensure_value};
-use pack::{AlignedBytes, Layout, group_bytes, with_layout};
+use aligned::AlignedBytes;
+use pack::{Layout, group_bytes, with_layout};
 
 /// Checkpoint bytes, shared between the weights that lie in them.
 pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;

@@ -7,6 +7,7 @@
 //! put the f16 scales of the rows once before their eight blocks, and the integer scales before each block.
 //! Rows beyond the matrix are zero.
 
+use super::aligned::AlignedBytes;
 use super::block::{self, BLOCK, NIBBLES};
 use super::format::Format;
 use crate::cpu::pool::ThreadPool;
@@ -102,33 +103,6 @@ layouts! {
     Q4_K: 4, 0, Super;
     Q5_K: 5, 0, Super;
     Q6_K: 6, 32, Super16;
-}
-
-/// 64 bytes at a cache-line boundary.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[allow(dead_code)] [u8; 64]);
-
-/// An aligned byte buffer.
-pub(crate) struct AlignedBytes {
-    lines: Vec<Line>,
-}
-
-impl AlignedBytes {
-    fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); len.div_ceil(64)] }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: `Line` is 64 initialised bytes without padding.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * 64) }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [u8] {
-        let len = self.lines.len() * 64;
-        // SAFETY: `Line` is 64 initialised bytes without padding.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
-    }
 }
 
 /// Bytes of a group of 16 rows.

@@ -1,0 +1,87 @@
+//! A step allocates nothing once the device has seen its shape.
+
+#![allow(unsafe_code)] // An allocator of our own counts.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use metrale_core::exec::{Batch, BatchSeq, BlockId, Logits, StateSlot, StepRunner};
+use metrale_core::weights::ModelSource;
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::linear::Activations;
+use metrale_tests::cpu::CpuModel;
+use metrale_tests::quantized::llama_gguf;
+
+/// Counts allocations of the whole process.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MAX_LEN: usize = 64;
+
+/// Rows `num_computed..num_computed + num_tokens` of sequence `index`.
+fn seq(index: u32, num_computed: usize, num_tokens: usize) -> BatchSeq {
+    let block_table = (0..4).map(|i| BlockId(1 + index * 4 + i)).collect();
+    BatchSeq { num_tokens, num_computed, block_table, state_slot: StateSlot(index) }
+}
+
+fn batch(seqs: Vec<BatchSeq>) -> Batch {
+    let rows: usize = seqs.iter().map(|s| s.num_tokens).sum();
+    Batch { token_ids: (0..rows as u32).collect(), seqs, logits_rows: vec![0, rows - 1] }
+}
+
+// One test only: a second one would allocate meanwhile.
+#[test]
+fn steps_allocate_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    std::fs::write(&path, llama_gguf(3).unwrap().0).unwrap();
+    let source = ModelSource::open(&path).unwrap();
+    for activations in [Activations::Int8, Activations::F32] {
+        let plugin = metrale_llama::plugin_module();
+        let mut model = CpuModel::build(plugin, &source, MAX_LEN, KvDtype::BF16, activations).unwrap();
+        let batches = [
+            ("prefill", batch(vec![seq(0, 0, 40)])),
+            ("decode", batch(vec![seq(0, 40, 1)])),
+            ("decode of four", batch((0..4).map(|i| seq(i, 41, 1)).collect())),
+            ("prefill beside decode", batch(vec![seq(0, 42, 1), seq(1, 0, 33), seq(2, 17, 5)])),
+        ];
+        let mut logits = Logits::default();
+        for (_, batch) in &batches {
+            model.runner.step(batch, &mut logits).unwrap();
+        }
+        for (name, batch) in &batches {
+            // Work is shared as it comes, so each worker may need a round or two to have buffers of every size.
+            let allocated = (0..50).map(|_| {
+                let before = ALLOCATIONS.load(Ordering::SeqCst);
+                model.runner.step(batch, &mut logits).unwrap();
+                ALLOCATIONS.load(Ordering::SeqCst) - before
+            });
+            let allocated: Vec<usize> = allocated.collect();
+            assert!(allocated[25..].iter().all(|&n| n == 0), "{name}, {activations:?}: {allocated:?}");
+        }
+    }
+}
