@@ -6,7 +6,6 @@
 mod boundary;
 mod broken;
 mod commands;
-mod confinement;
 mod files;
 mod future;
 mod scaffold;

@@ -51,7 +51,7 @@ pub(super) fn execute(args: &NewArgs) -> anyhow::Result<ExitCode> {
         std::fs::write(&path, fill(text)).with_context(|| path.display().to_string())?;
     }
     let folder = folder.display();
-    println!("{folder}: a small Llama-like plugin. Next:");
+    println!("{folder}: a small decoder as a plugin. Next:");
     println!("   cd {folder} && cargo build --release && cargo test");
     println!("   metrale plugins verify {folder}");
     Ok(ExitCode::SUCCESS)

@@ -13,9 +13,8 @@ use metrale_graph::{Attrs, OpenModel};
 use metrale_plugin_api::manifest::Manifest;
 use serde_json::Value;
 
-use crate::factory::open_attrs;
 use crate::plugin::{PluginError, library};
-use crate::weights::ModelSource;
+use crate::weights::{ModelSource, open_attrs};
 
 /// Arguments: the library, and a directory with config.json, such a file alone, or a GGUF file.
 #[derive(Clone, Debug, clap::Args)]
