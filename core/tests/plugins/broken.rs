@@ -39,6 +39,7 @@ fn a_wrong_shape() {
     // The op that cannot use the weight is what is refused.
     let line = line_of(&project, "g.linear(h, up)?");
     verify(&project).says(&[
+        "FAIL  trace.entries",
         "error[P0302]: linear/1 multiplies [T, 32] with a weight [32, 48]: 48 inputs expected",
         &format!("--> src/lib.rs:{line} "),
         "entry text, layer 0, op",
@@ -57,6 +58,7 @@ fn a_panic() {
     let verified = verify(&project);
     let place = format!("--> src/lib.rs:{line}: index out of bounds: the len is 2 but the index is 2");
     verified.says(&[
+        "FAIL  boundary.hostile-config",
         "error[P0204]: plugin `panics-late` panicked while it traced `text`, layer 1",
         &place,
         "the server is unharmed",
@@ -68,6 +70,7 @@ fn a_missing_tensor() {
     let (_folder, project) = scaffold("misspelt");
     edit(&project, "\"o_proj.weight\"", "\"out_proj.weight\"");
     verify(&project).says(&[
+        "FAIL  trace.tensors",
         "error[P0403]: the model asks for a tensor that the checkpoint does not have",
         "--> src/lib.rs:",
         "wanted   model.layers.0.self_attn.out_proj.weight   [32, 32]",
@@ -85,6 +88,7 @@ fn a_newer_op() {
         "let [v] = g.op::<1>(\"block_sparse_attention/1\", &[], &metrale_plugin_api::Attrs::new())?;\n        let positions = g.positions()?;",
     );
     verify(&project).says(&[
+        "FAIL  trace.entries",
         "error[P0301]: block_sparse_attention/1 is not an op that this version knows",
         "--> src/lib.rs:",
         "entry text, layer 0, op",
@@ -102,6 +106,7 @@ fn a_plugin_that_forgets_its_cache() {
     );
     verify(&project).says(&[
         "written and never read",
+        "FAIL  numbers.decode-is-prefill",
         "error[numbers.decode-is-prefill]",
         "must come from a cache",
     ]);

@@ -6,6 +6,7 @@
 mod boundary;
 mod broken;
 mod commands;
+mod documents;
 mod files;
 mod future;
 mod scaffold;
