@@ -61,7 +61,10 @@ pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel) -> ExitCode {
     match dispatch(command, &settings, load) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let text = format!("{error:#}");
+            // Errors of plugins and weights carry a code of their own.
+            let prefix = if text.starts_with("error[") { "" } else { "error: " };
+            eprintln!("{prefix}{text}");
             ExitCode::FAILURE
         }
     }

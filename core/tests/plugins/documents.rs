@@ -20,7 +20,7 @@ fn with_scaffold(document: &str, project: &Path) -> String {
         let old = rest.strip_prefix("\n```").and_then(|r| r.split_once("\n```\n"));
         let rest = old.map_or(rest, |(_, after)| after);
         let source = std::fs::read_to_string(project.join(path)).unwrap();
-        let language = if path.ends_with(".rs") { "rust" } else { "toml" };
+        let language = if Path::new(path).extension().is_some_and(|e| e == "rs") { "rust" } else { "toml" };
         out.extend([
             "<!-- scaffold: ",
             path,

@@ -109,6 +109,9 @@ fn hostile_configs(subject: &Subject, model: &TestModel) -> Result<Done, Failure
     let Ok(Json::Object(config)) = serde_json::from_str(text) else {
         return skipped("config.json is no object");
     };
+    if let Err((entry, failure)) = try_config(subject, text) {
+        return Err(Failure::Call { entry: entry.map(str::to_owned), failure: failure.into() });
+    }
     let mut tried = 0;
     for key in config.keys() {
         for value in [
