@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use metrale_graph::checkpoint::Dtype;
+use metrale_graph::checkpoint::write::{Tensor, safetensors};
+
 use crate::workshop::{fixture, library_name, metrale, text};
 
 /// A folder of two plugins.
@@ -65,6 +68,10 @@ fn a_lock_pins_what_it_lists() {
     let list = || metrale(&["plugins", "list", "--plugins", folder]);
     let locked = metrale(&["plugins", "lock", "--plugins", folder]);
     assert!(locked.success, "{}", locked.text);
+    let json = metrale(&["plugins", "list", "--json", "--plugins", folder]);
+    let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
+    assert_eq!(json[1]["name"], "right");
+    assert_eq!((&json[1]["status"], &json[1]["pinned"]), (&"ready".into(), &true.into()));
     list().says(&["pinned", "2 ready, 0 refused, 0 failed"]);
 
     // Another library, as good as the first, is not the one that was locked.
@@ -123,4 +130,37 @@ fn doctor_fails_when_a_plugin_is_broken() {
     let absent = metrale(&["doctor", "--plugins", "/no/such/folder"]);
     assert!(!absent.success);
     absent.says(&["error[P0104]: plugin folder /no/such/folder cannot be read"]);
+}
+
+#[test]
+fn verify_tries_a_real_model() {
+    let left = fixture("left");
+    let model = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type": "left", "vocab_size": 16, "hidden_size": 8}"#;
+    std::fs::write(model.path().join("config.json"), config).unwrap();
+    let verify = |tensors: &[(&str, [usize; 2])]| {
+        let bytes: Vec<Vec<u8>> = tensors
+            .iter()
+            .map(|(_, [a, b])| (0..a * b).flat_map(|i| (i as f32).sin().to_le_bytes()).collect())
+            .collect();
+        let stored: Vec<_> = tensors
+            .iter()
+            .zip(&bytes)
+            .map(|((name, shape), bytes)| Tensor { name, dtype: Dtype::F32, shape, bytes })
+            .collect();
+        std::fs::write(model.path().join("model.safetensors"), safetensors(&stored, &[]).unwrap()).unwrap();
+        metrale(&["plugins", "verify", text(left.path()), "--model", text(model.path())])
+    };
+    let good = verify(&[("table.weight", [16, 8])]);
+    assert!(good.success, "{}", good.text);
+    good.says(&[&format!("numbers.chunks             {}", text(model.path()))]);
+    let more = verify(&[("table.weight", [16, 8]), ("vision.weight", [2, 2])]);
+    assert!(!more.success);
+    more.says(&["FAIL  trace.tensors", "found     vision.weight", "ignored = ["]);
+    let other = verify(&[("table.weight", [17, 8])]);
+    other.says(&["FAIL  trace.tensors", "wanted   [16, 8]\n       found    [17, 8]"]);
+    std::fs::remove_file(model.path().join("model.safetensors")).unwrap();
+    let none = metrale(&["plugins", "verify", text(left.path()), "--model", text(model.path())]);
+    assert!(!none.success);
+    none.says(&["FAIL  package.kit", text(model.path())]);
 }

@@ -172,7 +172,7 @@ fn panicked(when: &str, entry: Option<&str>, mut failure: metrale_graph::PluginF
 
 /// An entry point that does not exist is refused, and the model still works.
 fn unknown_entry(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
-    let open = subject.open(&model.attrs, model.checkpoint.as_ref())?;
+    let open = subject.open(&model.attrs, model.headers.as_ref())?;
     if open.trace("no-such-entry", 0).is_ok() {
         return Err(Finding::new(
             "the plugin traces an entry point that does not exist",
@@ -191,10 +191,10 @@ fn open_close(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
         open.info()
             .map_err(|failure| Failure::Call { entry: Some("info".to_owned()), failure: failure.into() })
     };
-    let first = subject.open(&model.attrs, model.checkpoint.as_ref())?;
+    let first = subject.open(&model.attrs, model.headers.as_ref())?;
     let expected = describe(&first)?;
     for _ in 0..CYCLES {
-        let second = subject.open(&model.attrs, model.checkpoint.as_ref())?;
+        let second = subject.open(&model.attrs, model.headers.as_ref())?;
         if describe(&second)? != expected {
             return Err(Finding::new(
                 "a model that is opened again describes itself differently",

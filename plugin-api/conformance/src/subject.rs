@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use metrale_graph::checkpoint::{Headers, TensorInfo};
 use metrale_graph::host::TensorExists;
 use metrale_graph::{Attrs, OpenModel};
 use metrale_plugin_api::Config;
@@ -16,6 +17,9 @@ use crate::random;
 
 /// Folder of the test configurations, in the plugin's crate.
 pub const CONFIGS: &str = "configs";
+
+/// The interpreter holds every weight in f32; a larger model belongs on a device.
+pub(crate) const MAX_ELEMENTS: usize = 1 << 28;
 
 const LISTING: &str = ".tensors.json";
 
@@ -44,7 +48,9 @@ pub struct TestModel {
     pub model_type: String,
     /// What `open` is given.
     pub attrs: Attrs,
-    /// Real tensors, or random ones in the shapes of a listing.
+    /// Names and shapes of its tensors.
+    pub headers: Option<Arc<Headers>>,
+    /// Its tensors, or random ones of these shapes; left out of a model that is too large for the interpreter.
     pub checkpoint: Option<Checkpoint>,
 }
 
@@ -105,27 +111,33 @@ impl Subject {
     }
 
     /// Opens a model as the core would, with or without its checkpoint.
-    pub(crate) fn open(&self, attrs: &Attrs, checkpoint: Option<&Checkpoint>) -> Result<OpenModel, Failure> {
-        let exists = checkpoint.map(|checkpoint| -> TensorExists {
-            let headers = checkpoint.headers().clone();
-            Arc::new(move |name| headers.get(name).is_some())
-        });
+    pub(crate) fn open(&self, attrs: &Attrs, headers: Option<&Arc<Headers>>) -> Result<OpenModel, Failure> {
+        let exists = headers
+            .cloned()
+            .map(|headers| -> TensorExists { Arc::new(move |name| headers.get(name).is_some()) });
         OpenModel::open(self.module, attrs, exists)
             .map_err(|failure| Failure::Call { entry: None, failure: failure.into() })
     }
 }
 
 impl TestModel {
-    /// A model directory with weights, or a GGUF file.
+    /// A real model at `path`: what `open` is given, its tensors, and a way to read them, which is used if they are few
+    /// enough for the interpreter.
     ///
     /// # Errors
-    /// A file cannot be read.
-    pub fn of_checkpoint(path: &Path) -> Result<Self, SubjectError> {
-        let checkpoint = Checkpoint::read(path)?;
-        let attrs = checkpoint.attrs().clone();
+    /// config.json is wrong, or the tensors cannot be read.
+    pub fn of_checkpoint(
+        path: &Path,
+        attrs: Attrs,
+        headers: Headers,
+        read: impl FnOnce(&Path) -> Result<Checkpoint, ModelError>,
+    ) -> Result<Self, SubjectError> {
         let model_type =
             attrs.str("config.json").map_or_else(|| Ok(String::new()), |t| model_type(path, t))?;
-        Ok(Self { name: path.display().to_string(), model_type, attrs, checkpoint: Some(checkpoint) })
+        let elements: usize = headers.iter().map(TensorInfo::num_elements).sum();
+        let checkpoint = if elements <= MAX_ELEMENTS { Some(read(path)?) } else { None };
+        let (name, headers) = (path.display().to_string(), Some(Arc::new(headers)));
+        Ok(Self { name, model_type, attrs, headers, checkpoint })
     }
 
     fn of_config(path: &Path) -> Result<Self, SubjectError> {
@@ -141,7 +153,8 @@ impl TestModel {
         } else {
             None
         };
-        Ok(Self { name: format!("{CONFIGS}/{stem}.json"), model_type, attrs, checkpoint })
+        let headers = checkpoint.as_ref().map(|c| Arc::new(c.headers().clone()));
+        Ok(Self { name: format!("{CONFIGS}/{stem}.json"), model_type, attrs, headers, checkpoint })
     }
 }
 

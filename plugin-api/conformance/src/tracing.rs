@@ -1,12 +1,13 @@
 //! Level 1: every entry point traces, twice to the same graph, and its weights resolve.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use metrale_graph::checkpoint::Headers;
 use metrale_graph::hash::graph_hash;
 use metrale_graph::resolve::{Expr, resolve, unclaimed};
 use metrale_graph::verify::{unfilled_cross_states, verify};
 use metrale_graph::{Attrs, Graph, OpenModel};
-use metrale_reference::Checkpoint;
 
 use crate::check::{Done, Failure, Finding, Recorder, passed, skipped};
 use crate::random;
@@ -112,9 +113,9 @@ pub(crate) fn check<'s>(subject: &'s Subject, recorder: &mut Recorder<'_>) -> Ve
 pub(crate) fn trace(
     subject: &Subject,
     model: &TestModel,
-    checkpoint: Option<&Checkpoint>,
+    headers: Option<&Arc<Headers>>,
 ) -> Result<Traced, Failure> {
-    let open = subject.open(&model.attrs, checkpoint)?;
+    let open = subject.open(&model.attrs, headers)?;
     let Some(section) = subject.section(model) else {
         let declared: Vec<_> = subject.manifest.models.iter().map(|m| m.model_type.as_str()).collect();
         let what = format!("plugin.toml declares no [[model]] for `{}`", model.model_type);
@@ -147,7 +148,7 @@ fn configs(subject: &Subject) -> Result<Done, Failure> {
 
 /// What is declared traces; facts are sensible.
 fn entries(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
-    let traced = trace(subject, model, model.checkpoint.as_ref())?;
+    let traced = trace(subject, model, model.headers.as_ref())?;
     for key in ["num_layers", "hidden_size", "vocab_size", "context_length"] {
         if traced.info.size(key).unwrap_or(0) == 0 {
             return Err(Finding::new(
@@ -180,10 +181,8 @@ fn entries(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
 
 /// The same model traced twice, and opened twice, is the same graph.
 fn repeatable(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
-    let (first, second) = (
-        trace(subject, model, model.checkpoint.as_ref())?,
-        trace(subject, model, model.checkpoint.as_ref())?,
-    );
+    let (first, second) =
+        (trace(subject, model, model.headers.as_ref())?, trace(subject, model, model.headers.as_ref())?);
     for (a, b) in first.graphs.iter().zip(&second.graphs) {
         if graph_hash(a) != graph_hash(b) {
             let place = a
@@ -206,7 +205,7 @@ fn repeatable(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
 
 /// Rules that no single op can check.
 fn rules(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
-    let traced = trace(subject, model, model.checkpoint.as_ref())?;
+    let traced = trace(subject, model, model.headers.as_ref())?;
     let mut problems: Vec<String> = traced.graphs.iter().flat_map(verify).map(|e| e.to_string()).collect();
     if let Some(text) = traced.graph("text") {
         let unfilled = unfilled_cross_states(text, traced.graph("encoder"));
@@ -228,7 +227,7 @@ fn ops(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
     if declared.is_empty() {
         return skipped("plugin.toml lists no ops");
     }
-    let traced = trace(subject, model, model.checkpoint.as_ref())?;
+    let traced = trace(subject, model, model.headers.as_ref())?;
     let used: BTreeSet<_> = traced.graphs.iter().flat_map(|g| &g.nodes).map(|n| n.op.name).collect();
     let missing: Vec<_> = used.iter().filter(|op| !declared.iter().any(|d| d == *op)).copied().collect();
     if missing.is_empty() {
@@ -248,21 +247,21 @@ fn weights(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
     let checkpoint = random::checkpoint(&model.attrs, &requested).map_err(|e| {
         Finding::new(e.to_string(), "make the dimensions of the configuration smaller").at(&model.name)
     })?;
-    let claimed = resolve_all(&trace(subject, model, Some(&checkpoint))?, &checkpoint)?;
+    let headers = Arc::new(checkpoint.headers().clone());
+    let claimed = resolve_all(&trace(subject, model, Some(&headers))?, &headers)?;
     let elements: usize = requested.values().map(|s| s.iter().product::<usize>()).sum();
     passed(format!("{} tensors, {elements} elements", claimed.len()))
 }
 
 /// The requests meet a real list of tensors: nothing missing, misshapen or left over.
 fn tensors(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
-    let Some(checkpoint) = &model.checkpoint else {
+    let Some(headers) = &model.headers else {
         return skipped(format!("no {}", model.name.replace(".json", ".tensors.json")));
     };
-    let traced = trace(subject, model, Some(checkpoint))?;
-    let claimed = resolve_all(&traced, checkpoint)?;
+    let traced = trace(subject, model, Some(headers))?;
+    let claimed = resolve_all(&traced, headers)?;
     let ignored = subject.section(model).map_or(&[][..], |s| &s.ignored);
-    let left: Vec<_> =
-        unclaimed(checkpoint.headers(), &claimed, ignored).into_iter().map(|t| t.name.as_str()).collect();
+    let left: Vec<_> = unclaimed(headers, &claimed, ignored).into_iter().map(|t| t.name.as_str()).collect();
     if left.is_empty() {
         return passed(format!("{} tensors, none left over", claimed.len()));
     }
@@ -275,10 +274,10 @@ fn tensors(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
 }
 
 /// Resolves every entry; an MTP head of which nothing is there is left out, as the core does.
-fn resolve_all(traced: &Traced, checkpoint: &Checkpoint) -> Result<BTreeSet<String>, Failure> {
+fn resolve_all(traced: &Traced, headers: &Headers) -> Result<BTreeSet<String>, Failure> {
     let mut claimed = BTreeSet::new();
     for graph in &traced.graphs {
-        let (resolution, report) = resolve(graph, Some(checkpoint.headers()));
+        let (resolution, report) = resolve(graph, Some(headers));
         let absent = graph.entry == "mtp" && resolution.claimed.is_subset(&claimed);
         if !report.is_empty() && !absent {
             return Err(Failure::Weights(report));

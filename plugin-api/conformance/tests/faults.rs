@@ -2,11 +2,15 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metrale_conformance::{Event, Failure, Level, Outcome, Subject, TestModel, run};
+use metrale_graph::Attrs;
+use metrale_graph::checkpoint::{Headers, safetensors};
 use metrale_plugin_api::export::{Plugin, module};
 use metrale_plugin_api::prelude::*;
+use metrale_reference::Checkpoint;
 
 const CONFIG: &str = r#"{"model_type": "tiny", "vocab_size": 32, "hidden_size": 8, "num_heads": 2}"#;
 const MANIFEST: &str = r#"
@@ -228,7 +232,20 @@ fn a_model_type_without_a_configuration_is_found() {
 }
 
 #[test]
-fn a_real_checkpoint_is_a_test_model() {
-    let error = TestModel::of_checkpoint("/no/such/model".as_ref()).unwrap_err();
-    assert!(error.to_string().contains("/no/such/model/config.json"), "{error}");
+fn a_model_too_large_for_the_interpreter_is_not_read() {
+    let header = r#"{"embed.weight":{"dtype":"F32","shape":[0,8],"data_offsets":[0,0]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let parsed = safetensors::parse(&file).unwrap();
+    let headers = |rows: usize| {
+        let mut file = parsed.clone();
+        file.tensors[0].shape = vec![rows, 8];
+        Headers::from_safetensors(vec![("model".to_owned(), file)]).unwrap()
+    };
+    let attrs = Attrs::new().with("config.json", CONFIG);
+    let read = |path: &Path| Checkpoint::read(path);
+    let large =
+        TestModel::of_checkpoint("/no/model".as_ref(), attrs.clone(), headers(1 << 26), read).unwrap();
+    assert!(large.checkpoint.is_none());
+    let error = TestModel::of_checkpoint("/no/model".as_ref(), attrs, headers(16), read).unwrap_err();
+    assert!(error.to_string().contains("/no/model/config.json"), "{error}");
 }

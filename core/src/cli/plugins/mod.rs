@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde_json::{Value, json};
 
 use crate::plugin::discover::MANIFEST_FILE;
 use crate::plugin::probe::Prober;
@@ -29,6 +30,9 @@ enum PluginsCommand {
         /// Directory to search for plugins; may be given several times.
         #[arg(long, value_name = "DIR")]
         plugins: Vec<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Print what a plugin is, and why it is refused if it is; opens it in a process of its own.
     Inspect(inspect::InspectArgs),
@@ -54,9 +58,13 @@ enum PluginsCommand {
 
 pub(super) fn execute(args: &PluginsArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
-        PluginsCommand::List { plugins } => {
+        PluginsCommand::List { plugins, json } => {
             let registry = Registry::load(plugins);
-            println!("{}", registry.table());
+            if *json {
+                println!("{}", serde_json::to_string_pretty(&list_json(&registry))?);
+            } else {
+                println!("{}", registry.table());
+            }
             for problem in registry.problems() {
                 eprintln!("{problem}");
             }
@@ -78,9 +86,25 @@ pub(super) fn execute(args: &PluginsArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+fn list_json(registry: &Registry) -> Vec<Value> {
+    let entry = |plugin: &Candidate| {
+        json!({
+            "name": plugin.name(),
+            "folder": plugin.folder(),
+            "manifest": plugin.manifest(),
+            "pinned": plugin.is_pinned(),
+            "status": plugin.status().word(),
+            "problem": plugin.status().error().map(PluginError::explanation),
+        })
+    };
+    registry.candidates().iter().map(entry).collect()
+}
+
 /// The plugin that a user means: its folder, or its name in the search folders.
 fn find(plugin: &str, folders: &[PathBuf], prober: &Prober) -> Result<Candidate, PluginError> {
     let path = Path::new(plugin);
+    // A library stands for the folder that it is in.
+    let path = if path.is_file() { path.parent().unwrap_or(path) } else { path };
     let registry = if path.join(MANIFEST_FILE).exists() || plugin.contains('/') {
         Registry::of_folder(path, Some(prober))
     } else {

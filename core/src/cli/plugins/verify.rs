@@ -1,14 +1,16 @@
 //! `metrale plugins verify`: one line per check, and a failure that is not zero.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use metrale_conformance::Level;
+use metrale_conformance::{Level, TestModel};
+use metrale_reference::Checkpoint;
 
 use crate::plugin::conformance::{Line, Options, Verdict, run_in_this_process, verify};
 use crate::plugin::discover::SearchPath;
 use crate::plugin::probe::Prober;
 use crate::plugin::{PluginError, Registry};
+use crate::weights::{ModelSource, open_attrs};
 
 /// Flags of `metrale plugins verify`.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,9 +49,18 @@ fn level(number: u8) -> Level {
     }
 }
 
+/// Runs in the child.
 pub(super) fn run_kit(args: &KitArgs) {
-    let options = Options { level: level(args.level), model: args.model.clone() };
-    run_in_this_process(&args.library, &args.folder, &options, &mut |line| println!("{line}"));
+    let model = args.model.as_deref().map(read_model).transpose().map_err(|e| format!("{e:#}"));
+    let print = &mut |line: &str| println!("{line}");
+    run_in_this_process(&args.library, &args.folder, level(args.level), model, print);
+}
+
+/// Maps the files; reads them whole only if the interpreter can hold them.
+fn read_model(path: &Path) -> anyhow::Result<TestModel> {
+    let source = ModelSource::open(path)?;
+    let (attrs, headers) = (open_attrs(&source, None), source.headers().clone());
+    Ok(TestModel::of_checkpoint(source.path(), attrs, headers, Checkpoint::read)?)
 }
 
 pub(super) fn execute(args: &VerifyArgs) -> anyhow::Result<ExitCode> {

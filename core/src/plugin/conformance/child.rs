@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use metrale_conformance::{Event, Failure, Level, Outcome, Subject, SubjectError, TestModel};
+use metrale_conformance::{Event, Failure, Level, Outcome, Subject, TestModel};
 use metrale_reference::ModelError;
 
 use super::{Line, Options, Verdict};
@@ -22,22 +22,31 @@ const LIMIT: Duration = Duration::from_mins(5);
 const EVENT: &str = "metrale-check:";
 const DONE: &str = "metrale-check-done";
 
-/// Runs the kit in this process, the child, and hands each line that the parent reads to `print`.
-pub fn run_in_this_process(library: &Path, folder: &Path, options: &Options, print: &mut dyn FnMut(&str)) {
-    match subject(library, folder, options) {
-        Ok(subject) => run_kit(&subject, options.level, print),
+/// Runs the kit in this process, the child, and hands each line that the parent reads to `print`. `model` is a real model
+/// besides the plugin's own, or why it cannot be read.
+pub fn run_in_this_process(
+    library: &Path,
+    folder: &Path,
+    level: Level,
+    model: Result<Option<TestModel>, String>,
+    print: &mut dyn FnMut(&str),
+) {
+    match subject(library, folder, model) {
+        Ok(subject) => run_kit(&subject, level, print),
         Err(text) => print(&encode(&line("package.kit", "plugin", Verdict::Failed, text))),
     }
     print(DONE);
 }
 
-fn subject(library: &Path, folder: &Path, options: &Options) -> Result<Subject, String> {
+fn subject(
+    library: &Path,
+    folder: &Path,
+    model: Result<Option<TestModel>, String>,
+) -> Result<Subject, String> {
     let module = library::open(library).map_err(|e| e.to_string())?;
-    let kit = |e: SubjectError| format!("error[package.kit]: {e}");
-    let mut subject = Subject::read(module, folder).map_err(kit)?;
-    if let Some(model) = &options.model {
-        subject.models.push(TestModel::of_checkpoint(model).map_err(kit)?);
-    }
+    let kit = |e: String| format!("error[package.kit]: {e}");
+    let mut subject = Subject::read(module, folder).map_err(|e| kit(e.to_string()))?;
+    subject.models.extend(model.map_err(kit)?);
     Ok(subject)
 }
 
