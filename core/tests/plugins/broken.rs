@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::workshop::{Ran, cargo, library_name, metrale, scaffold, target, text};
+use crate::workshop::{ROOT, Ran, cargo, library_name, metrale, scaffold, target, text};
 
 /// Replaces `from` in src/lib.rs; returns the line that it is on.
 fn edit(project: &Path, from: &str, to: &str) -> usize {
@@ -38,13 +38,20 @@ fn a_wrong_shape() {
     );
     // The op that cannot use the weight is what is refused.
     let line = line_of(&project, "g.linear(h, up)?");
-    verify(&project).says(&[
+    let verified = verify(&project);
+    verified.says(&[
         "FAIL  trace.entries",
         "error[P0302]: linear/1 multiplies [T, 32] with a weight [32, 48]: 48 inputs expected",
         &format!("--> src/lib.rs:{line} "),
         "entry text, layer 0, op",
         "help: a weight is [out, in]",
     ]);
+    // The tutorial shows this very error.
+    let error = verified.text.split("    error[").nth(1).unwrap().lines().take(3);
+    let error: Vec<_> = error.map(|l| l.strip_prefix("    ").unwrap_or(l)).collect();
+    let tutorial = std::fs::read_to_string(Path::new(ROOT).join("docs/writing-a-plugin.md")).unwrap();
+    let error = format!("error[{}", error.join("\n"));
+    assert!(tutorial.contains(&error), "the tutorial does not show\n{error}");
 }
 
 #[test]
