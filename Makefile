@@ -14,7 +14,8 @@ LIBRARY_EXTENSION := $(if $(filter Darwin,$(shell uname)),dylib,so)
 
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test test-models test-clients test-gpu golden golden-http bench bench-gpu cuda-toolchain lint doc clean
+.PHONY: help build demo test verify test-models test-clients test-gpu golden golden-http bench bench-gpu cuda-toolchain \
+	lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +35,11 @@ demo: build ## fetch a small model, serve it, ask it a question
 
 test: build ## all tests that need no download
 	$(CARGO) test --workspace
+
+verify: build ## the conformance kit on each family's built library
+	@for manifest in plugins/*/plugin.toml; do \
+		target/release/metrale plugins verify "$$(dirname "$$manifest")" --plugins plugins || exit 1; \
+	done
 
 test-models: build ## tests on real models; skipped, loudly, where a download fails
 	@$(PYTHON) $(PARITY)/model_tests.py --threads $(THREADS)

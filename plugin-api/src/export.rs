@@ -3,8 +3,9 @@
 //! Every call catches panics: unwinding across the boundary would abort the host.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use abi_stable::prefix_type::WithMetadata;
 use abi_stable::std_types::{RSlice, RStr};
@@ -181,19 +182,28 @@ fn guard(host: HostRef, f: impl FnOnce() -> Result<(), PluginError>) -> Status {
 type Place = Option<(String, u32)>;
 
 thread_local! {
+    /// Depth of guarded calls on this thread.
+    static GUARDED: Cell<usize> = const { Cell::new(0) };
     static PANIC_PLACE: RefCell<Place> = const { RefCell::new(None) };
 }
 
-/// Runs `f` under a panic hook that notes the place of a panic instead of printing it.
+/// Runs `f`, which catches panics, and returns where it panicked.
 ///
-/// The hook is this library's own (a cdylib has its own standard library), and is put back afterwards.
+/// The panic hook is installed once and stays. It is this library's own: a cdylib has its own standard library. Where
+/// the plugin is linked into a test program instead, panics outside of guarded calls reach the hook that was there before.
 fn with_panic_place<R>(f: impl FnOnce() -> R) -> (R, Place) {
-    let previous = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(|l| (l.file().to_owned(), l.line()));
-        PANIC_PLACE.with_borrow_mut(|p| *p = place);
-    }));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if GUARDED.get() == 0 {
+                return previous(info);
+            }
+            PANIC_PLACE.set(info.location().map(|l| (l.file().to_owned(), l.line())));
+        }));
+    });
+    GUARDED.set(GUARDED.get() + 1);
     let result = f();
-    std::panic::set_hook(previous);
+    GUARDED.set(GUARDED.get() - 1);
     (result, PANIC_PLACE.take())
 }

@@ -106,9 +106,9 @@ pub(super) fn execute(args: &BenchArgs, settings: &[Setting], load: LoadModel) -
         decode,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report)?)
+        println!("{}", serde_json::to_string(&report)?);
     } else {
-        print(&report)
+        print(&report);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+mod doctor;
 mod logging;
 mod plugins;
 mod run;
@@ -40,6 +41,8 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// List plugins, inspect, verify and make them.
     Plugins(plugins::PluginsArgs),
+    /// Print what this machine offers and what is broken.
+    Doctor(doctor::DoctorArgs),
     /// Print the version.
     Version,
 }
@@ -58,7 +61,10 @@ pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel) -> ExitCode {
     match dispatch(command, &settings, load) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let text = format!("{error:#}");
+            // Errors of plugins and weights carry a code of their own.
+            let prefix = if text.starts_with("error[") { "" } else { "error: " };
+            eprintln!("{prefix}{text}");
             ExitCode::FAILURE
         }
     }
@@ -76,6 +82,7 @@ fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::
         Command::Run(args) => run::execute(&args, settings, load),
         Command::Bench(args) => bench::execute(&args, settings, load),
         Command::Plugins(args) => plugins::execute(&args),
+        Command::Doctor(args) => Ok(doctor::execute(&args)),
         Command::Version => {
             println!("metrale {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)

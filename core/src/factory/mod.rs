@@ -1,6 +1,5 @@
 //! The model factory: a model directory or file becomes a served model.
 
-mod attrs;
 mod backend;
 mod runner;
 mod text;
@@ -24,7 +23,7 @@ use crate::sched::{EngineHandle, SchedulerConfig};
 use crate::server::ServedModel;
 use crate::weights::{ModelSource, hub};
 
-pub use attrs::open_attrs;
+pub use crate::weights::open_attrs;
 pub use runner::{BuildError, BuiltModel, ModelFacts, RunnerOptions, build_runner};
 
 /// Loads the model that a configuration names: finds its files and its plugin, builds the runner, starts the engine.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use metrale_graph::checkpoint::{Headers, TensorInfo};
 use metrale_graph::resolve::{Report, Resolution, resolve, unclaimed};
 use metrale_graph::verify::{VerifyError, verify};
-use metrale_graph::{Attrs, Graph, OpenModel, PluginFailure, StateDecl};
+use metrale_graph::{Attrs, Graph, OpenModel, StateDecl};
 use metrale_kernels::KernelError;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::{Cpu, Isa};
@@ -16,6 +16,7 @@ use crate::device::cpu::{CpuPlan, LoadError, Numerics, States, WeightLoader, kv_
 use crate::exec::runner::RowMetadata;
 use crate::exec::{ModelRunner, RunnerLimits};
 use crate::lower::{LowerError, Taps, lower};
+use crate::plugin::PluginError;
 use crate::weights::{ModelSource, Progress, Stage};
 
 /// Rows of one pass through the head.
@@ -55,16 +56,9 @@ pub struct RunnerOptions {
 /// Why there is no runner.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The plugin refused the configuration.
-    #[error("error[{code}]: plugin `{plugin}` {action} `{entry}`: {failure}", code = if failure.panicked { "P0204" } else { "P0301" }, action = if failure.panicked { "panicked while it described" } else { "cannot describe" })]
-    Plugin {
-        /// Crate name.
-        plugin: String,
-        /// Entry point, or `config.json`.
-        entry: String,
-        /// What it said.
-        failure: PluginFailure,
-    },
+    /// The plugin refused the configuration or failed to describe an entry point.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
     /// The traced graph breaks a rule.
     #[error("error[P0302]: plugin `{plugin}`: {}", list(problems))]
     Graph {
@@ -164,7 +158,8 @@ pub fn build_runner(
     source: Option<&ModelSource>,
     options: &RunnerOptions,
 ) -> Result<BuiltModel, BuildError> {
-    let plugin = module.build().crate_name.as_str().to_owned();
+    let name = module.build().crate_name.as_str();
+    let plugin = name.strip_prefix("metrale-").unwrap_or(name).to_owned();
     let mut notes = Vec::new();
 
     let traced = trace(module, attrs, source, &plugin)?;
@@ -206,18 +201,15 @@ fn trace(
     source: Option<&ModelSource>,
     plugin: &str,
 ) -> Result<Traced, BuildError> {
-    let failed = |entry: &str| {
-        let (plugin, entry) = (plugin.to_owned(), entry.to_owned());
-        move |failure| BuildError::Plugin { plugin, entry, failure }
-    };
+    let failed = |entry| move |failure| PluginError::from_failure(plugin, entry, failure);
     let names: Option<BTreeSet<String>> =
         source.map(|s| s.headers().iter().map(|t| t.name.clone()).collect());
     let exists: Option<metrale_graph::host::TensorExists> = names
         .map(|names| Arc::new(move |name: &str| names.contains(name)) as metrale_graph::host::TensorExists);
-    let model = OpenModel::open(module, attrs, exists).map_err(failed("config.json"))?;
-    let info = model.info().map_err(failed("info"))?;
+    let model = OpenModel::open(module, attrs, exists).map_err(failed(None))?;
+    let info = model.info().map_err(failed(Some("info")))?;
 
-    let entry = |name: &str, index| model.trace(name, index).map_err(failed(name));
+    let entry = |name, index| model.trace(name, index).map_err(failed(Some(name)));
     let (text, lm_head) = (entry("text", 0)?, entry("lm_head", 0)?);
     let mut others = Vec::new();
     for depth in 0..info.size("mtp_layers").unwrap_or(0) {

@@ -147,3 +147,18 @@ fn read_manifest(path: &Path) -> Result<Manifest, PluginError> {
     }
     Manifest::parse(&text).map_err(|e| wrong(e.to_string()))
 }
+
+/// The library that `cargo build --release` made of the crate in `folder`, when there is none beside the manifest: in
+/// `CARGO_TARGET_DIR`, or in `target` of the crate or of the workspace above it.
+#[must_use]
+pub fn built_library(folder: &Path, manifest: &Manifest) -> Option<PathBuf> {
+    let file = manifest.library_file();
+    if folder.join(&file).exists() || !folder.join("Cargo.toml").exists() {
+        return None;
+    }
+    let folder = folder.canonicalize().ok()?;
+    let workspace = folder.ancestors().find(|f| f.join("Cargo.lock").exists()).unwrap_or(&folder);
+    let given = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let targets = given.into_iter().chain([folder.join("target"), workspace.join("target")]);
+    targets.map(|target| target.join("release").join(&file)).find(|library| library.exists())
+}

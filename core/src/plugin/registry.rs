@@ -3,191 +3,19 @@
 //! A registry is made from manifests alone. `model_type` decides, then the architecture class, then the GGUF
 //! architecture; two ready plugins for one of them are an error, never a priority.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use metrale_graph::schema::find_op;
-use metrale_plugin_api::abi::{ABI_MAJOR, PluginModule_Ref};
-use metrale_plugin_api::manifest::{Manifest, ModelSection};
+use metrale_plugin_api::manifest::ModelSection;
 
-use super::discover::{Found, MANIFEST_FILE, SearchFolder, SearchPath, discover, file_id, read_folder};
-use super::probe::{ProbeReport, Prober, check_embedded, checked_link_facts};
-use super::trust::{Lock, check_permissions, sha256_of};
-use super::{PluginError, Status, library, status};
+use super::candidate::Candidate;
+use super::discover::{SearchFolder, SearchPath, built_library, discover, file_id, read_folder};
+use super::probe::Prober;
+use super::trust::Lock;
+use super::{PluginError, Status, status};
 
 /// The user's choices among plugins: model type to plugin name.
 pub type Overrides = BTreeMap<String, String>;
-
-/// One plugin folder.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    name: String,
-    folder: PathBuf,
-    /// The search folder that it was found in.
-    root: PathBuf,
-    manifest: Option<Manifest>,
-    lock: Option<Lock>,
-    status: Status,
-    prober: Option<Prober>,
-}
-
-impl Candidate {
-    /// The plugin's name; the folder's, while the manifest cannot be read.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The folder.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// The search folder in which it was found; its lock is there.
-    #[must_use]
-    pub fn search_folder(&self) -> &Path {
-        &self.root
-    }
-
-    /// What it says about itself, if that can be read.
-    #[must_use]
-    pub fn manifest(&self) -> Option<&Manifest> {
-        self.manifest.as_ref()
-    }
-
-    /// The section of one model type.
-    #[must_use]
-    pub fn model(&self, model_type: &str) -> Option<&ModelSection> {
-        self.manifest()?.models.iter().find(|m| m.model_type == model_type)
-    }
-
-    /// The library file, which may be missing.
-    #[must_use]
-    pub fn library(&self) -> Option<PathBuf> {
-        Some(self.folder.join(self.manifest()?.library_file()))
-    }
-
-    /// Ready, refused or failed.
-    #[must_use]
-    pub fn status(&self) -> &Status {
-        &self.status
-    }
-
-    /// Whether a lock has its hash.
-    #[must_use]
-    pub fn is_pinned(&self) -> bool {
-        self.lock.as_ref().is_some_and(|l| l.plugins.contains_key(&self.name))
-    }
-
-    /// Opens the plugin in this process, after every check; probes it in a child process first if the registry was given
-    /// a [`Prober`].
-    ///
-    /// # Errors
-    /// Why it is not ready, or what the checks found.
-    pub fn open(&self) -> Result<PluginModule_Ref, PluginError> {
-        let (manifest, path) = self.checked()?;
-        if let Some(prober) = &self.prober {
-            let report = prober.probe(&self.name, &path)?;
-            self.check_report(manifest, &report)?;
-        }
-        let module = library::open(&path)?;
-        check_embedded(&self.folder.join(MANIFEST_FILE), manifest, module.manifest()().as_str())?;
-        Ok(module)
-    }
-
-    /// Opens the plugin in a child process only.
-    ///
-    /// # Errors
-    /// As [`Candidate::open`].
-    pub fn probe(&self, prober: &Prober) -> Result<ProbeReport, PluginError> {
-        let (manifest, path) = self.checked()?;
-        let report = prober.probe(&self.name, &path)?;
-        self.check_report(manifest, &report)?;
-        Ok(report)
-    }
-
-    /// Repeats the checks of the file, which may have changed since the registry was made.
-    fn checked(&self) -> Result<(&Manifest, PathBuf), PluginError> {
-        let manifest = match (&self.status, &self.manifest) {
-            (Status::Ready, Some(manifest)) => manifest,
-            (status, _) => {
-                return Err(status.error().cloned().unwrap_or_else(|| PluginError::UnknownName {
-                    name: self.name.clone(),
-                    known: Vec::new(),
-                }));
-            }
-        };
-        let path = self.folder.join(manifest.library_file());
-        self.check_file(manifest, &path)?;
-        Ok((manifest, path))
-    }
-
-    fn check_report(&self, manifest: &Manifest, report: &ProbeReport) -> Result<(), PluginError> {
-        if report.abi_major != ABI_MAJOR {
-            let path = self.folder.join(manifest.library_file());
-            return Err(PluginError::AbiMajor { path, found: report.abi_major });
-        }
-        check_embedded(&self.folder.join(MANIFEST_FILE), manifest, &report.manifest)
-    }
-
-    /// Everything that can be known without running the plugin.
-    fn check(&self, manifest: &Manifest) -> Result<(), PluginError> {
-        if manifest.api.abi != ABI_MAJOR {
-            let path = self.folder.join(MANIFEST_FILE);
-            return Err(PluginError::AbiMajor { path, found: manifest.api.abi });
-        }
-        check_permissions(&self.root, true)?;
-        check_permissions(&self.folder, false)?;
-        check_ops(manifest)?;
-        let path = self.folder.join(manifest.library_file());
-        if !path.exists() {
-            let is_crate = self.folder.join("Cargo.toml").exists();
-            return Err(PluginError::NoLibrary { path, is_crate });
-        }
-        self.check_file(manifest, &path)?;
-        match self.prober.as_ref().and_then(|p| p.cached(&path)) {
-            Some(result) => result.and_then(|report| self.check_report(manifest, &report)),
-            None => Ok(()),
-        }
-    }
-
-    fn check_file(&self, manifest: &Manifest, path: &Path) -> Result<(), PluginError> {
-        check_permissions(path, false)?;
-        checked_link_facts(path)?;
-        let declared = manifest.library.as_ref();
-        if self.lock.is_none() && declared.is_none() {
-            return Ok(());
-        }
-        let sha256 = sha256_of(path)
-            .map_err(|e| PluginError::Load { path: path.to_owned(), problem: e.to_string() })?;
-        if let Some(declared) = declared.filter(|d| !d.sha256.eq_ignore_ascii_case(&sha256)) {
-            return Err(PluginError::HashMismatch {
-                name: self.name.clone(),
-                path: path.to_owned(),
-                locked: declared.sha256.clone(),
-                found: sha256,
-                by: self.folder.join(MANIFEST_FILE),
-            });
-        }
-        match &self.lock {
-            Some(lock) => lock.check(&self.name, path, &sha256, &self.root),
-            None => Ok(()),
-        }
-    }
-}
-
-fn check_ops(manifest: &Manifest) -> Result<(), PluginError> {
-    let own = |op: &str| manifest.kernels.iter().any(|k| k.op == op);
-    let needed: BTreeSet<_> = manifest.models.iter().flat_map(|m| &m.ops).collect();
-    let missing: Vec<_> =
-        needed.into_iter().filter(|op| find_op(op).is_none() && !own(op)).cloned().collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let name = manifest.plugin.name.clone();
-    Err(PluginError::MissingOps { name, ops: missing, core: manifest.api.core.clone() })
-}
 
 /// All plugins that were found.
 #[derive(Debug, Default)]
@@ -196,6 +24,8 @@ pub struct Registry {
     searched: Vec<PathBuf>,
     problems: Vec<PluginError>,
     warnings: Vec<String>,
+    /// Whether libraries are also looked for where cargo puts them.
+    built_libraries: bool,
 }
 
 impl Registry {
@@ -224,12 +54,13 @@ impl Registry {
         registry
     }
 
-    /// A registry of one plugin folder.
+    /// A registry of one plugin folder. If it is a crate without a library beside its manifest, the library that
+    /// `cargo build --release` made is used: of a crate that the user names, that is the one that is meant.
     #[must_use]
     pub fn of_folder(folder: &Path, prober: Option<&Prober>) -> Self {
         let found = vec![read_folder(folder)];
         let root = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut registry = Self::default();
+        let mut registry = Self { built_libraries: true, ..Self::default() };
         registry.add_folder(SearchFolder { path: root.to_owned(), found, problem: None }, prober);
         registry
     }
@@ -250,7 +81,11 @@ impl Registry {
         }
         self.problems.extend(folder.problem);
         for found in folder.found {
-            self.candidates.push(candidate(found, &folder.path, &lock, prober));
+            let library = found.manifest.as_ref().ok().map(|m| {
+                let built = if self.built_libraries { built_library(&found.folder, m) } else { None };
+                built.unwrap_or_else(|| found.folder.join(m.library_file()))
+            });
+            self.candidates.push(Candidate::check_found(found, library, &folder.path, &lock, prober));
         }
         self.searched.push(folder.path);
     }
@@ -260,7 +95,7 @@ impl Registry {
         let mut names: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut files = BTreeMap::new();
         for plugin in self.candidates.iter_mut().filter(|p| p.manifest.is_some()) {
-            let library = plugin.library().unwrap_or_default();
+            let library = plugin.library().map(Path::to_owned).unwrap_or_default();
             let id = file_id(&library).ok();
             if let Some(first) = names.get(&plugin.name) {
                 let (name, first) = (plugin.name.clone(), first.clone());
@@ -279,6 +114,12 @@ impl Registry {
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
+    }
+
+    /// Folders that were searched.
+    #[must_use]
+    pub fn searched(&self) -> &[PathBuf] {
+        &self.searched
     }
 
     /// Search folders and locks that could not be read.
@@ -425,36 +266,4 @@ impl Key {
             Self::Gguf => model.gguf.iter().any(|a| a == value),
         }
     }
-}
-
-fn candidate(
-    found: Found,
-    root: &Path,
-    lock: &Result<Option<Lock>, PluginError>,
-    prober: Option<&Prober>,
-) -> Candidate {
-    let folder_name = found.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    let (manifest, broken) = match found.manifest {
-        Ok(manifest) => (Some(manifest), None),
-        Err(error) => (None, Some(error)),
-    };
-    let mut plugin = Candidate {
-        name: manifest.as_ref().map_or(folder_name, |m| m.plugin.name.clone()),
-        folder: found.folder,
-        root: root.to_owned(),
-        lock: lock.as_ref().ok().cloned().flatten(),
-        status: Status::Ready,
-        prober: prober.cloned(),
-        manifest,
-    };
-    let checked = match (&plugin.manifest, broken, lock) {
-        (_, Some(error), _) => Err(error),
-        (_, _, Err(error)) => Err(error.clone()),
-        (Some(manifest), None, Ok(_)) => plugin.check(manifest),
-        (None, None, Ok(_)) => Ok(()),
-    };
-    if let Err(error) = checked {
-        plugin.status = Status::of(error);
-    }
-    plugin
 }

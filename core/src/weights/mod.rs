@@ -8,6 +8,7 @@ mod directory;
 mod error;
 pub mod hub;
 mod mmap;
+mod open_attrs;
 mod progress;
 mod select;
 
@@ -15,5 +16,6 @@ pub use config_files::ConfigFiles;
 pub use directory::ModelSource;
 pub use error::WeightsError;
 pub use mmap::{MappedFile, TensorBytes};
+pub use open_attrs::open_attrs;
 pub use progress::{Progress, Stage};
 pub use select::{SelectError, WeightFiles};

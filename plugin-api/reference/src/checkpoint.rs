@@ -73,6 +73,18 @@ impl Checkpoint {
         Ok(Self { attrs, headers, files: vec![file] })
     }
 
+    /// One safetensors file in memory, and what a plugin's `open` is given with it.
+    ///
+    /// # Errors
+    /// The bytes are not a safetensors file.
+    pub fn from_safetensors(attrs: Attrs, file: Vec<u8>) -> Result<Self, ModelError> {
+        const NAME: &str = "model.safetensors";
+        let broken = |source| ModelError::Checkpoint { path: NAME.into(), source };
+        let parsed = safetensors::parse(&file).map_err(broken)?;
+        let headers = Headers::from_safetensors(vec![(NAME.to_owned(), parsed)]).map_err(broken)?;
+        Ok(Self { attrs: attrs.with("checkpoint.format", "safetensors"), headers, files: vec![file] })
+    }
+
     /// Names, shapes and types of the tensors.
     #[must_use]
     pub fn headers(&self) -> &Headers {

@@ -56,6 +56,32 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Base URL.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Directory of the cache; it need not exist yet.
+    #[must_use]
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// Whether requests carry a token.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Whether the network may not be used.
+    #[must_use]
+    pub fn is_offline(&self) -> bool {
+        self.offline
+    }
+}
+
 /// Never shows the token.
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

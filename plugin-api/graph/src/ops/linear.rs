@@ -49,7 +49,8 @@ fn infer_linear(call: &Call<'_>) -> Result<Vec<ValueInfo>, OpError> {
         return Err(OpError::new(format!(
             "multiplies {} with a weight [{n}, {k}]: {k} inputs expected",
             show(&x.shape)
-        )));
+        ))
+        .help("a weight is [out, in]: its last dimension is the input's last"));
     }
     if let Some(b) = call.optional(2)
         && b.fixed_shape() != Some(vec![n])

@@ -2,7 +2,7 @@
 
 use metrale_graph::Attrs;
 
-use crate::weights::ModelSource;
+use super::ModelSource;
 
 /// The configuration files or GGUF metadata of a model, and the engine's longest sequence.
 #[must_use]

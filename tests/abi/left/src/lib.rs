@@ -1,0 +1,3 @@
+//! One of two plugins in one process.
+
+metrale_plugin_api::export_plugin!(tiny::Tiny<1>);
