@@ -14,7 +14,8 @@ LIBRARY_EXTENSION := $(if $(filter Darwin,$(shell uname)),dylib,so)
 
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test verify test-models test-clients golden golden-http bench lint doc clean
+.PHONY: help build demo test verify test-models test-clients test-gpu golden golden-http bench bench-gpu cuda-toolchain \
+	lint doc clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +47,9 @@ test-models: build ## tests on real models; skipped, loudly, where a download fa
 test-clients: build ## the API as public client libraries see it
 	@$(PYTHON) tests/clients/run.py
 
+test-gpu: ## the CUDA kernels against the CPU kernels; skipped, loudly, without a GPU
+	$(CARGO) test --release -p metrale-kernels --test cuda
+
 golden: $(VENV)/golden ## make the golden models of SEED in target/golden/seed$(SEED)
 	@for config in tests/golden/configs/*.json; do \
 		$(VENV)/bin/python tests/golden/make_golden.py "$$config" --seed $(SEED) \
@@ -60,6 +64,11 @@ bench: build $(VENV)/peers ## decode and prefill speed beside llama.cpp; wants a
 	@$(PYTHON) $(PARITY)/fetch.py smollm2 qwen2.5-coder-0.5b
 	$(PYTHON) $(PARITY)/bench_decode.py --threads $(THREADS) --json target/bench.json $(SMOLLM2) $(QWEN)
 
+bench-gpu: ## speed of the CUDA kernels beside a copy of the device's memory
+	$(CARGO) run --release -p metrale-kernels --example cuda_bench
+
+cuda-toolchain: .cuda/toolchain.txt ## nvcc in .cuda/, for builds with CUDA kernels where no CUDA toolkit is installed
+
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -70,6 +79,12 @@ doc: ## API documentation, warnings denied
 clean: ## remove build outputs and plugin libraries; keeps downloads
 	$(CARGO) clean
 	rm -f plugins/*/*.$(LIBRARY_EXTENSION)
+
+# A copy of the requirements is the stamp. Touching the build script makes cargo look for nvcc again.
+.cuda/toolchain.txt: kernels/cuda/toolchain.txt
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target .cuda -r $<
+	cp $< $@
+	touch kernels/build.rs
 
 # Python environments, each stamp names what it installed.
 $(VENV)/bin/python:

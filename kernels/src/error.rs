@@ -1,7 +1,7 @@
 //! The one error type of the kernels: what was asked, what was expected, what was found.
 
-/// Why a launcher refused its arguments. Launchers check everything before they touch memory, so an error means
-/// that nothing was written.
+/// Why a launcher refused its arguments, or a device failed. Launchers check everything before they touch memory, so
+/// an error about arguments means that nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -56,6 +56,12 @@ pub enum KernelError {
     Isa {
         /// The instruction set.
         isa: &'static str,
+    },
+    /// A device is missing or failed.
+    #[error("CUDA: {reason}")]
+    Device {
+        /// What happened, and what to do if that is known.
+        reason: String,
     },
 }
 

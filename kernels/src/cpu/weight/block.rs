@@ -14,20 +14,20 @@ pub(super) const NIBBLES: u32 = 0x0f0f_0f0f;
 
 /// The integers and raw scales of 32 elements.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RawBlock {
+pub(crate) struct RawBlock {
     /// Unsigned quants, element 4s + j in byte j of word s; for `Q8_0` the bits of the signed ones.
-    pub(super) quants: [u32; WORDS],
+    pub(crate) quants: [u32; WORDS],
     /// f16 bits of the (super-)block's scale.
-    pub(super) d: [u8; 2],
+    pub(crate) d: [u8; 2],
     /// f16 bits of the (super-)block's min, zero where the format has none.
-    pub(super) m: [u8; 2],
+    pub(crate) m: [u8; 2],
     /// Integer scales of a super-block's part: (sc, m) of 32 elements, or the two scales of 16 elements each.
-    pub(super) sub: [u8; 2],
+    pub(crate) sub: [u8; 2],
 }
 
 /// Reads 32-element block `index` of a row.
 #[inline(always)]
-pub(super) fn read(format: Format, row: &[u8], index: usize) -> RawBlock {
+pub(crate) fn read(format: Format, row: &[u8], index: usize) -> RawBlock {
     let per_super = format.block_len() / BLOCK;
     let bytes = format.block_bytes();
     let block = &row[index / per_super * bytes..][..bytes];

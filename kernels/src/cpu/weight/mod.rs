@@ -5,7 +5,7 @@
 //! group); the checkpoint's bytes are not kept. No weight is ever expanded to f32.
 
 mod aligned;
-mod block;
+pub(crate) mod block;
 mod format;
 pub(crate) mod pack;
 pub(crate) mod step;
