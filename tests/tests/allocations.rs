@@ -1,5 +1,6 @@
 //! A step allocates nothing once the device has seen its shape.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, clippy::panic)]
 #![allow(unsafe_code)] // An allocator of our own counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};

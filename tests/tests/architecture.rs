@@ -1,6 +1,8 @@
 //! Rules of the architecture that the compiler does not check: who may depend on whom, where `unsafe` may stand, and what
 //! the core may not know.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, clippy::panic)]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

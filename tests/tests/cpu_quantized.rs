@@ -1,5 +1,7 @@
 //! Quantised weights on the CPU device: read in their stored size, and computed as their values say.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, clippy::panic)]
+
 use std::path::PathBuf;
 
 use metrale_core::weights::ModelSource;

@@ -1,6 +1,8 @@
 //! Vector instructions are compiled into the kernels. A closure or an outlined function that lacks the features of its
 //! instruction-set level turns each of them into a call, and a kernel into something ten times slower with correct results.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, clippy::panic)]
+
 use std::path::Path;
 
 use object::{Object, ObjectSymbol};

@@ -137,10 +137,10 @@ pub struct EngineConfig {
         help_heading = "Text"
     )]
     pub default_chat_template_kwargs: JsonObject,
-    /// Source of sampling defaults: `auto` (the model's `generation_config.json`), `none`, or a directory.
+    /// Source of sampling defaults: `auto` (the model's `generation_config.json`), `vllm` (none of the model's), or a directory.
     #[arg(
         long,
-        value_name = "auto|none|DIR",
+        value_name = "auto|vllm|DIR",
         env = "METRALE_GENERATION_CONFIG",
         default_value = "auto",
         help_heading = "Text"

@@ -25,7 +25,7 @@ pub struct Conv1d<'a> {
     pub activation: Unary,
 }
 
-/// out[t, c] = activation(bias[c] + Σ_i weight[c, i] * x[t - kernel + 1 + i, c]) for x, out `[T, channels]`.
+/// `out[t, c] = activation(bias[c] + Σ_i weight[c, i] * x[t - kernel + 1 + i, c])` for x, out `[T, channels]`.
 ///
 /// `state` is `[slots, kernel - 1, channels]`: the last inputs of a slot's sequence, oldest first. It supplies the
 /// inputs before a sequence's first row and receives the last ones; a new sequence starts from a zeroed slot.

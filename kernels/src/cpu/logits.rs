@@ -66,7 +66,7 @@ pub fn top_k(cpu: &Cpu, row: &[f32], k: usize) -> Vec<(u32, f32)> {
     all
 }
 
-/// log(softmax(row))[id] for each (row, id) of `picks`.
+/// `log(softmax(row))[id]` for each (row, id) of `picks`.
 ///
 /// # Errors
 /// A length does not fit, or a pick does not exist.

@@ -264,7 +264,7 @@ pub fn expert_linear(
     project_rows(cpu, x, activations, &projected, out)
 }
 
-/// out[t] = Σ_j weights[t, j] * y[t * top_k + j] over the picks in order, added to out if `accumulate`.
+/// `out[t] = Σ_j weights[t, j] * y[t * top_k + j]` over the picks in order, added to out if `accumulate`.
 ///
 /// # Errors
 /// A length does not fit.

@@ -7,9 +7,9 @@ use crate::error::{Result, ensure_len, ensure_value, rows_of};
 /// Which elements of a head form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// (x[j], x[j + R/2]): NeoX order.
+    /// `(x[j], x[j + R/2])`: NeoX order.
     HalfSplit,
-    /// (x[2j], x[2j + 1]): GPT-J order.
+    /// `(x[2j], x[2j + 1])`: GPT-J order.
     Interleaved,
 }
 
