@@ -35,6 +35,7 @@ demo: build ## fetch a small model, serve it, ask it a question
 
 test: build ## all tests that need no download
 	$(CARGO) test --workspace
+	$(PYTHON) tests/badinput/sweep.py
 
 verify: build ## the conformance kit on each family's built library
 	@for manifest in plugins/*/plugin.toml; do \

@@ -34,6 +34,7 @@ def main() -> int:
         return 0
     with Server(model) as server:
         runs = [subprocess.run([python, str(HERE / script), server.url + "/v1"]) for script in SCRIPTS]
+    runs.append(subprocess.run([sys.executable, str(HERE / "concurrency.py"), str(model)]))
     return 1 if any(run.returncode for run in runs) else 0
 
 

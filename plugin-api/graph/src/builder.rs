@@ -6,6 +6,9 @@ use metrale_plugin_api::abi::ValueId;
 use crate::graph::{Graph, KvLayout, Node, Source, StateDecl, StateKind, ValueInfo};
 use crate::schema::{Call, OpError, find_op};
 
+/// Ops of one graph. The deepest models have some thousands; an absurd configuration ends here instead of in memory.
+const MAX_NODES: usize = 100_000;
+
 /// A graph under construction.
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -50,6 +53,10 @@ impl Builder {
         num_outputs: usize,
         source: Source,
     ) -> Result<Vec<ValueId>, OpError> {
+        if self.graph.nodes.len() >= MAX_NODES {
+            return Err(OpError::new(format!("is one op too many: a graph has at most {MAX_NODES}"))
+                .help("check the configuration's number of layers"));
+        }
         let schema = find_op(op).ok_or_else(|| {
             OpError::new("is not an op that this version knows")
                 .help(nearest_op(op).map_or_else(String::new, |n| format!("did you mean {n}?")))

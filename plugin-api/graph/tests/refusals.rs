@@ -199,3 +199,16 @@ fn of_alternatives_the_first_whose_tensors_all_exist_is_taken() {
     assert_eq!(claimed(&[("a", &[1, 4]), ("b", &[1, 4])]), ["a", "b"]);
     assert_eq!(claimed(&[("a", &[1, 4]), ("ab", &[2, 4])]), ["ab"]);
 }
+
+#[test]
+fn a_graph_without_end_is_cut_off() {
+    let mut builder = Builder::new("text", 0);
+    let mut value = hidden(&mut builder, 8);
+    let error = loop {
+        match emit(&mut builder, "silu/1", &[value], Attrs::new()) {
+            Ok(next) => value = next,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("at most 100000"), "{error}");
+}
