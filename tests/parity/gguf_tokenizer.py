@@ -50,7 +50,7 @@ def tokenizer(meta) -> dict:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {text: index for index, (text, kind) in entries if kind not in (CONTROL, USER_DEFINED, UNUSED)},
+            "vocab": {text: index for index, (text, kind) in entries if kind != UNUSED},
             "merges": [merge.split(" ") for merge in meta["tokenizer.ggml.merges"]],
         },
     }
