@@ -33,7 +33,7 @@ fn metrics_have_vllms_names() {
         "vllm:request_inference_time_seconds_count ",
     ];
     // The recorder serves the whole process: engines of other tests move the gauges until they are done.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let text = loop {
         let text = recorder.render();
         let missing = names.iter().find(|name| !text.lines().any(|line| line.starts_with(**name)));
