@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use metrale_core::device::cpu::Numerics;
-use metrale_core::exec::{Batch, BatchSeq, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
+use metrale_core::exec::{Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
 use metrale_core::factory::{RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::weights::ModelSource;
@@ -32,10 +32,22 @@ pub struct CpuModel {
 pub struct Chunk<'a> {
     /// Which sequence, from 0 to 3.
     pub sequence: usize,
+    /// The sequence whose pages it uses: its own, unless it continues another's prefix.
+    pub pages_of: usize,
     /// Its tokens that were computed before.
     pub num_computed: usize,
     /// The rows.
     pub token_ids: &'a [i64],
+    /// What it translates; empty for a decoder-only model.
+    pub source_ids: &'a [i64],
+}
+
+impl<'a> Chunk<'a> {
+    /// Rows of a decoder-only model.
+    #[must_use]
+    pub fn new(sequence: usize, num_computed: usize, token_ids: &'a [i64]) -> Self {
+        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids: &[] }
+    }
 }
 
 impl CpuModel {
@@ -71,6 +83,8 @@ impl CpuModel {
             block_size: BLOCK_SIZE,
             kv_cache_bytes: None,
             strict_weights: true,
+            num_state_snapshots: Some(2),
+            load_mtp: true,
             ignored_tensors: Vec::new(),
             taps: Taps::Keep,
         };
@@ -83,31 +97,56 @@ impl CpuModel {
     /// # Errors
     /// The step fails.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Tensor> {
-        let pages = self.max_len.div_ceil(BLOCK_SIZE) as u32;
-        let seq = |chunk: &Chunk<'_>| {
-            let len = chunk.num_computed + chunk.token_ids.len();
-            // Pages in an order of their own, so that a table that is ignored is noticed.
-            let page = |i: u32| BlockId(1 + chunk.sequence as u32 * pages + (i * 3 + 1) % pages);
-            let used = len.div_ceil(BLOCK_SIZE) as u32;
-            let block_table = if pages.is_multiple_of(3) {
-                (0..used).map(|i| BlockId(1 + chunk.sequence as u32 * pages + pages - 1 - i)).collect()
-            } else {
-                (0..used).map(page).collect()
-            };
-            BatchSeq {
-                num_tokens: chunk.token_ids.len(),
-                num_computed: chunk.num_computed,
-                block_table,
-                state_slot: StateSlot(chunk.sequence as u32),
-            }
-        };
-        let token_ids: Vec<u32> =
-            chunks.iter().flat_map(|c| c.token_ids).map(|&t| u32::try_from(t)).collect::<Result<_, _>>()?;
-        let rows = token_ids.len();
-        let batch =
-            Batch { token_ids, seqs: chunks.iter().map(seq).collect(), logits_rows: (0..rows).collect() };
+        let batch = self.batch(chunks)?;
         self.runner.step(&batch, &mut self.logits)?;
+        self.take_logits(batch.num_tokens())
+    }
+
+    /// Runs one MTP depth over slots of one sequence: hidden states `[slots, width]` and, in the chunk, the tokens after
+    /// them. Gives what the next depth is fed with, and logits.
+    ///
+    /// # Errors
+    /// There is no such depth.
+    pub fn mtp(&mut self, depth: usize, chunk: Chunk<'_>, hidden: &Tensor) -> Result<(Tensor, Tensor)> {
+        let batch = self.batch(&[chunk])?;
+        let rows = batch.num_tokens();
+        self.runner.mtp(depth, &batch, hidden.data(), &mut self.logits)?;
+        let recycled = self.runner.mtp_output(depth, "recycle", rows).context("no value recycle")?;
+        let recycled = Tensor::new(&[rows, recycled.len() / rows], recycled.to_vec())?;
+        Ok((recycled, self.take_logits(rows)?))
+    }
+
+    fn take_logits(&self, rows: usize) -> Result<Tensor> {
         Ok(Tensor::new(&[rows, self.logits.vocab_size], self.logits.data.clone())?)
+    }
+
+    fn batch(&self, chunks: &[Chunk<'_>]) -> Result<Batch> {
+        let token_ids = as_u32(chunks.iter().flat_map(|c| c.token_ids))?;
+        let rows = token_ids.len();
+        let seqs = chunks.iter().map(|chunk| self.seq(chunk)).collect::<Result<_>>()?;
+        Ok(Batch { token_ids, seqs, logits_rows: (0..rows).collect() })
+    }
+
+    fn seq(&self, chunk: &Chunk<'_>) -> Result<BatchSeq> {
+        let source = BatchSource {
+            token_ids: as_u32(chunk.source_ids)?.into(),
+            block_table: self.pages(chunk.pages_of, chunk.source_ids.len()),
+        };
+        Ok(BatchSeq {
+            num_tokens: chunk.token_ids.len(),
+            num_computed: chunk.num_computed,
+            block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
+            state_slot: StateSlot(chunk.sequence as u32),
+            source: (!chunk.source_ids.is_empty()).then_some(source),
+        })
+    }
+
+    /// Pages of a sequence for `len` tokens, in an order of their own, so that a table that is ignored is noticed.
+    fn pages(&self, sequence: usize, len: usize) -> Vec<BlockId> {
+        let pages = self.max_len.div_ceil(BLOCK_SIZE) as u32;
+        let first = 1 + sequence as u32 * pages;
+        let page = |i: u32| if pages.is_multiple_of(3) { pages - 1 - i } else { (i * 3 + 1) % pages };
+        (0..len.div_ceil(BLOCK_SIZE) as u32).map(|i| BlockId(first + page(i))).collect()
     }
 
     /// The value `hidden.<layer>` or `final_hidden` of the last step, `[rows, width]`.
@@ -126,13 +165,16 @@ impl CpuModel {
     pub fn in_chunks(&mut self, token_ids: &[i64], sizes: &[usize]) -> Result<Tensor> {
         let (mut data, mut start, mut width) = (Vec::new(), 0, 0);
         for size in sizes {
-            let chunk =
-                Chunk { sequence: 1, num_computed: start, token_ids: &token_ids[start..start + size] };
-            let logits = self.step(&[chunk])?;
+            let token_ids = &token_ids[start..start + size];
+            let logits = self.step(&[Chunk::new(1, start, token_ids)])?;
             data.extend_from_slice(logits.data());
             width = logits.width();
             start += size;
         }
         Ok(Tensor::new(&[start, width], data)?)
     }
+}
+
+fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
+    Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
 }

@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: golden models and how to read them.
 
 pub mod cpu;
+pub mod cpu_promises;
 pub mod differences;
 pub mod golden;
 pub mod interpreter;

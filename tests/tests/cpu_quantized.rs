@@ -36,7 +36,7 @@ fn device(file: &File, activations: Activations) -> CpuModel {
 }
 
 fn logits(model: &mut CpuModel, token_ids: &[i64]) -> Vec<f32> {
-    model.step(&[Chunk { sequence: 0, num_computed: 0, token_ids }]).unwrap().data().to_vec()
+    model.step(&[Chunk::new(0, 0, token_ids)]).unwrap().data().to_vec()
 }
 
 #[test]

@@ -60,6 +60,9 @@ pub struct EngineConfig {
     /// Turn prefix caching off.
     #[arg(long, overrides_with = "enable_prefix_caching", help_heading = "Scheduling and memory")]
     pub no_enable_prefix_caching: bool,
+    /// Copies of recurrent state kept for prefix reuse, in models that have such state; chosen by size if left out.
+    #[arg(long, value_name = "N", env = "METRALE_STATE_SNAPSHOTS", help_heading = "Scheduling and memory")]
+    pub state_snapshots: Option<usize>,
     /// Give the same output whatever else is in the batch.
     #[arg(long, env = "METRALE_BATCH_INVARIANT", value_parser = BoolishValueParser::new(), help_heading = "Scheduling and memory")]
     pub batch_invariant: bool,

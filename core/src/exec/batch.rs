@@ -1,5 +1,7 @@
 //! The rows of one step: prefill chunks and decode rows of many sequences, side by side.
 
+use std::sync::Arc;
+
 pub use crate::kv::BlockId;
 pub use crate::ssm::StateSlot;
 
@@ -14,6 +16,17 @@ pub struct BatchSeq {
     pub block_table: Vec<BlockId>,
     /// Where its recurrent state lives. The runner clears it when `num_computed` is 0.
     pub state_slot: StateSlot,
+    /// What it translates, for a model with an encoder. The runner encodes it when `num_computed` is 0.
+    pub source: Option<BatchSource>,
+}
+
+/// The source of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchSource {
+    /// All of its tokens; at least 1.
+    pub token_ids: Arc<[u32]>,
+    /// Pages for what the decoder sees of it, in order; they cover all its tokens.
+    pub block_table: Vec<BlockId>,
 }
 
 /// Everything one step needs to know. Rows of a sequence are contiguous, sequences in order of `seqs`.

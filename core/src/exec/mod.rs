@@ -1,10 +1,16 @@
 //! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
 
 pub mod batch;
+mod encode;
+mod head;
+mod mtp;
+mod rows;
 pub mod runner;
 pub mod sample;
+mod snapshots;
 
-pub use batch::{Batch, BatchSeq, BlockId, Logits, StateSlot};
+pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
+pub(crate) use rows::Rows;
 pub use runner::ModelRunner;
 
 use crate::error::EngineError;
@@ -56,4 +62,15 @@ pub struct RunnerLimits {
     pub vocab_size: usize,
     /// Whether the model keeps recurrent state (prefix reuse then needs a state snapshot at the boundary).
     pub has_recurrent_state: bool,
+    /// Limits of sources; `None` for a model without an encoder.
+    pub source: Option<SourceLimits>,
+}
+
+/// Fixed sizes of what an encoder works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceLimits {
+    /// Longest source.
+    pub max_len: usize,
+    /// Pages for what decoders see of sources, of `block_size` tokens each. Page 0 is never handed out.
+    pub num_blocks: usize,
 }

@@ -1,84 +1,76 @@
 //! The forward pass: one step of a model on the CPU device.
 
 use metrale_kernels::cpu::Cpu;
-use metrale_kernels::cpu::attention::Sequence;
-use smallvec::SmallVec;
 
-use super::{Batch, Logits, RunnerLimits, StepRunner};
+use super::head::compute_logits;
+use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
 use crate::device::cpu::{CpuPlan, LaunchError, Numerics, States, StepContext};
 use crate::error::EngineError;
 
 /// A loaded model: the plans of its entry points, its states, and the device that runs them.
 #[derive(Debug)]
 pub struct ModelRunner {
-    pub(crate) cpu: Cpu,
+    pub(crate) device: Device,
     pub(crate) text: CpuPlan,
     pub(crate) lm_head: CpuPlan,
-    pub(crate) states: States,
-    pub(crate) numerics: Numerics,
+    pub(crate) encoder: Option<CpuPlan>,
+    pub(crate) mtp: Vec<CpuPlan>,
     pub(crate) limits: RunnerLimits,
-    pub(crate) rows: RowMetadata,
+    /// Slots for recurrent state besides those of running sequences.
+    pub(crate) num_snapshots: usize,
+    pub(crate) rows: Rows,
+    /// The rows' sources, or the sources being encoded.
+    pub(crate) sources: Rows,
+    pub(crate) source_ids: Vec<u32>,
 }
 
-/// What the kernels need to know about each row; buffers are reused between steps.
-#[derive(Debug, Default)]
-pub(crate) struct RowMetadata {
-    positions: Vec<u32>,
-    slots: Vec<u32>,
-    block_tables: Vec<u32>,
+/// Where plans run, and what they carry from step to step.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) cpu: Cpu,
+    pub(crate) states: States,
+    pub(crate) numerics: Numerics,
 }
 
 impl StepRunner for ModelRunner {
-    /// Rows go through the text plan together; the rows whose logits are wanted then go through the head.
+    /// New sequences get a clean state and their source is encoded. Then rows go through the text plan together, and the
+    /// rows whose logits are wanted through the head.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.rows.fill(batch, self.limits.block_size);
-        let rows = batch.num_tokens();
+        self.start_sequences(batch);
+        self.encode(batch)?;
 
-        let sequences = self.rows.sequences(batch);
+        self.rows.fill(&batch.seqs, self.limits.block_size);
+        self.sources.fill_sources(&batch.seqs);
+        let rows = batch.num_tokens();
         let context = StepContext {
             rows,
             token_ids: &batch.token_ids,
             positions: &self.rows.positions,
             slots: &self.rows.slots,
-            sequences: &sequences,
+            sequences: &self.rows.sequences(),
+            sources: &self.sources.sequences(),
+            state_slots: &self.rows.state_slots,
         };
-        self.text.run(&self.cpu, &mut self.states, self.numerics, &context).map_err(device_error)?;
+        let device = &mut self.device;
+        self.text.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
 
-        let vocab_size = self.limits.vocab_size;
-        logits.vocab_size = vocab_size;
-        logits.data.resize(batch.logits_rows.len() * vocab_size, 0.0);
+        logits.vocab_size = self.limits.vocab_size;
         let hidden = self.text.output("final_hidden", rows).unwrap_or(&[]);
-        let width = hidden.len() / rows;
-        for (wanted, out) in batch
-            .logits_rows
-            .chunks(self.lm_head.max_rows())
-            .zip(logits.data.chunks_mut(self.lm_head.max_rows() * vocab_size))
-        {
-            let input = self.lm_head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
-            for (&row, input) in wanted.iter().zip(input.chunks_exact_mut(width)) {
-                input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
-            }
-            let context = StepContext {
-                rows: wanted.len(),
-                token_ids: &[],
-                positions: &[],
-                slots: &[],
-                sequences: &[],
-            };
-            self.lm_head.run(&self.cpu, &mut self.states, self.numerics, &context).map_err(device_error)?;
-            out.copy_from_slice(self.lm_head.output("logits", wanted.len()).unwrap_or(&[]));
-        }
-        Ok(())
+        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), &batch.logits_rows, logits)
     }
 
     fn limits(&self) -> RunnerLimits {
         self.limits
     }
+
+    fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
+        (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
+    }
 }
 
 impl ModelRunner {
-    /// Bytes of weights that a step reads, whatever its number of rows.
+    /// Bytes of weights that a step of one row reads.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {
         self.text.weight_bytes_per_step() + self.lm_head.weight_bytes_per_step()
@@ -93,62 +85,53 @@ impl ModelRunner {
     /// The instruction set that the kernels use.
     #[must_use]
     pub fn isa_name(&self) -> &'static str {
-        self.cpu.isa().name()
+        self.device.cpu.isa().name()
     }
 
-    fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+    /// A recurrent state starts at zero.
+    fn start_sequences(&mut self, batch: &Batch) {
+        if self.limits.has_recurrent_state {
+            for seq in batch.seqs.iter().filter(|s| s.num_computed == 0) {
+                self.device.states.clear_slot(seq.state_slot.0 as usize);
+            }
+        }
+    }
+
+    /// Refuses a batch that breaks what the kernels rely on.
+    pub(super) fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let rows = batch.num_tokens();
         let owned: usize = batch.seqs.iter().map(|s| s.num_tokens).sum();
-        let covered = |s: &super::BatchSeq| {
-            s.block_table.len() * self.limits.block_size >= s.num_computed + s.num_tokens
-        };
-        if rows == 0
-            || rows != owned
-            || rows > self.limits.max_num_batched_tokens
-            || !batch.seqs.iter().all(covered)
-        {
+        if rows == 0 || rows != owned || rows > self.limits.max_num_batched_tokens {
             return Err(EngineError::Internal(format!(
                 "a step of {rows} rows, {owned} of them owned by sequences, at most {} allowed",
                 self.limits.max_num_batched_tokens
             )));
         }
-        Ok(())
+        batch.seqs.iter().try_for_each(|seq| self.check_seq(seq).map_err(EngineError::Internal))
     }
-}
 
-fn device_error(error: LaunchError) -> EngineError {
-    EngineError::Device { op: format!("the op at {}", error.source_line), message: error.message }
-}
-
-impl RowMetadata {
-    fn fill(&mut self, batch: &Batch, block_size: usize) {
-        self.positions.clear();
-        self.slots.clear();
-        self.block_tables.clear();
-        for seq in &batch.seqs {
-            for position in seq.num_computed..seq.num_computed + seq.num_tokens {
-                let block = seq.block_table[position / block_size].0 as usize;
-                self.positions.push(position as u32);
-                self.slots.push((block * block_size + position % block_size) as u32);
+    fn check_seq(&self, seq: &BatchSeq) -> Result<(), String> {
+        let limits = &self.limits;
+        let len = seq.num_computed + seq.num_tokens;
+        if seq.block_table.len() * limits.block_size < len {
+            return Err(format!("{} pages for {len} tokens of a sequence", seq.block_table.len()));
+        }
+        if limits.has_recurrent_state && seq.state_slot.0 as usize >= limits.max_num_seqs {
+            return Err(format!("state slot {} of {}", seq.state_slot.0, limits.max_num_seqs));
+        }
+        match (&seq.source, &limits.source) {
+            (None, None) => Ok(()),
+            (Some(source), Some(allowed)) => {
+                let (len, pages) = (source.token_ids.len(), source.block_table.len());
+                let fits = (1..=allowed.max_len).contains(&len) && pages * limits.block_size >= len;
+                if fits { Ok(()) } else { Err(format!("a source of {len} tokens in {pages} pages")) }
             }
-            self.block_tables.extend(seq.block_table.iter().map(|b| b.0));
+            (Some(_), None) => Err("a source for a model without an encoder".to_owned()),
+            (None, Some(_)) => Err("a sequence without a source for a model with an encoder".to_owned()),
         }
     }
+}
 
-    fn sequences<'a>(&'a self, batch: &Batch) -> SmallVec<[Sequence<'a>; 32]> {
-        let mut tables = self.block_tables.as_slice();
-        batch
-            .seqs
-            .iter()
-            .map(|seq| {
-                let (block_table, rest) = tables.split_at(seq.block_table.len());
-                tables = rest;
-                Sequence {
-                    num_tokens: seq.num_tokens,
-                    context_len: seq.num_computed + seq.num_tokens,
-                    block_table,
-                }
-            })
-            .collect()
-    }
+pub(super) fn device_error(error: LaunchError) -> EngineError {
+    EngineError::Device { op: format!("the op at {}", error.source_line), message: error.message }
 }

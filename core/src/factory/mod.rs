@@ -46,7 +46,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let attrs = open_attrs(&source, options.max_model_len);
     let checkpoint = (config.load_format == LoadFormat::Auto).then_some(&source);
     let built = build_runner(plugin.module, &attrs, checkpoint, &options)?;
-    report(&plugin.name, &built, &options);
+    report(&plugin.name, &built, &options, prefix_reuse(config, &built));
 
     let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
     let text = text::load(config, &source, limits.vocab_size)?;
@@ -156,6 +156,8 @@ fn runner_options(
         max_num_batched_tokens: config.max_num_batched_tokens,
         block_size: config.block_size,
         kv_cache_bytes: config.kv_cache_memory_bytes,
+        num_state_snapshots: if config.prefix_caching() { config.state_snapshots } else { Some(0) },
+        load_mtp: false,
         strict_weights: config.strict_weights,
         ignored_tensors,
         taps: Taps::Drop,
@@ -166,8 +168,24 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Where requests can continue from what earlier ones computed.
+fn prefix_reuse(config: &EngineConfig, built: &BuiltModel) -> &'static str {
+    let limits = built.runner.limits();
+    if !config.prefix_caching() {
+        "off"
+    } else if limits.source.is_some() {
+        "off: all that a target computes depends on its source"
+    } else if !limits.has_recurrent_state {
+        "at every page"
+    } else if built.num_state_snapshots == 0 {
+        "off: the model keeps recurrent state, and there are no state snapshots"
+    } else {
+        "at state snapshots: the last full page of a prompt"
+    }
+}
+
 /// What was decided, in one place, and what the user should know.
-fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions) {
+fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions, prefix_reuse: &str) {
     let limits = built.runner.limits();
     tracing::info!(
         plugin,
@@ -182,6 +200,9 @@ fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions) {
         max_num_batched_tokens = limits.max_num_batched_tokens,
         kv_cache_bytes = built.kv_cache_bytes,
         kv_cache_tokens = (limits.num_blocks.saturating_sub(1)) * limits.block_size,
+        recurrent_bytes = built.recurrent_bytes,
+        state_snapshots = built.num_state_snapshots,
+        prefix_reuse,
         activation_bytes = built.activation_bytes,
         weight_bytes_per_step = built.runner.weight_bytes_per_step(),
         "model built"

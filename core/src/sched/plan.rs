@@ -95,6 +95,7 @@ impl StepPlan {
                 num_computed: 0,
                 block_table: Vec::new(),
                 state_slot: slot,
+                source: None,
             });
         }
         let entry = &mut self.batch.seqs[at];

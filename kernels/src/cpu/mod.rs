@@ -9,6 +9,7 @@
 //! | [`norm`] | [`norm::rms_norm`], [`norm::add_rms_norm`], [`norm::layer_norm`], [`norm::l2_norm`], [`norm::softmax`] |
 //! | [`elementwise`] | [`elementwise::unary`], [`elementwise::binary`], [`elementwise::scale`], [`elementwise::gated`], [`elementwise::mul_rows`], [`elementwise::copy_columns`] |
 //! | [`rope`] | [`rope::fill_tables`], [`rope::fill_sectioned_tables`], [`rope::rotate`] |
+//! | [`sinusoid`] | [`sinusoid::sinusoid`]: fixed position vectors |
 //! | [`kv_cache`] | [`kv_cache::KvCache`] pages, [`kv_cache::write`] |
 //! | [`attention`] | [`attention::paged`] over a `KvCache` |
 //! | [`conv`] | [`conv::causal_conv1d`] with per-slot state |
@@ -42,6 +43,7 @@ mod scratch;
 mod sequence;
 mod shared;
 mod simd;
+pub mod sinusoid;
 pub mod weight;
 
 pub use isa::Isa;

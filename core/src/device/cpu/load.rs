@@ -23,6 +23,9 @@ pub enum LoadError {
     /// Stored values are unusable.
     #[error("error[P0405]: {0}")]
     Checkpoint(#[from] CheckpointError),
+    /// The kernels refuse what a launch needs.
+    #[error("error[P0502]: {0}")]
+    Workspace(#[from] KernelError),
     /// The kernels refuse the shape.
     #[error("error[P0406]: weight `{name}`: {source}")]
     Kernel {

@@ -4,17 +4,21 @@ mod execute;
 mod load;
 mod registers;
 mod states;
+mod workspace;
 
 use metrale_graph::Source;
 use metrale_kernels::cpu::Cpu;
 use metrale_kernels::cpu::attention::Sequence;
+use metrale_kernels::cpu::conv::SlotSequence;
 use metrale_kernels::cpu::linear::Activations;
 
 pub use load::{LoadError, WeightLoader};
-pub use states::{States, kv_bytes_per_token};
+pub use states::{StateSizes, States, kv_bytes_per_token, recurrent_bytes_per_slot, source_bytes_per_token};
+pub use workspace::LOCAL_PAGE;
 
 use crate::lower::Plan;
 use registers::Registers;
+use workspace::Workspace;
 
 /// A plan with its weights and buffers in memory.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub struct CpuPlan {
     vectors: Vec<Vec<f32>>,
     tables: Vec<Table>,
     registers: Registers,
+    workspace: Workspace,
     max_rows: usize,
 }
 
@@ -34,19 +39,23 @@ struct Table {
     sin: Vec<f32>,
 }
 
-/// What a step needs besides activations.
-#[derive(Clone, Copy, Debug)]
+/// What a step needs besides activations. What an entry point does not use may be empty.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StepContext<'a> {
     /// Rows.
     pub rows: usize,
-    /// `[rows]`; empty for a plan that looks nothing up.
+    /// `[rows]` ids to look up: the rows' tokens, the tokens after them (mtp), or source tokens (encoder).
     pub token_ids: &'a [u32],
     /// `[rows]`
     pub positions: &'a [u32],
-    /// `[rows]` slot of each row in the KV cache: page · block size + offset.
+    /// `[rows]` slot of each row in the caches that this entry point writes: page · block size + offset.
     pub slots: &'a [u32],
     /// The sequences that own the rows.
     pub sequences: &'a [Sequence<'a>],
+    /// The same sequences over the pages of their sources.
+    pub sources: &'a [Sequence<'a>],
+    /// The same sequences with the slots of their recurrent state.
+    pub state_slots: &'a [SlotSequence],
 }
 
 /// How numbers are computed.
@@ -78,7 +87,8 @@ impl CpuPlan {
         let table = |t| Table { cos: vec![0.0; max_rows * half(t)], sin: vec![0.0; max_rows * half(t)] };
         let tables = plan.tables.iter().map(table).collect();
         let registers = Registers::new(&plan, max_rows);
-        Ok(Self { plan, matrices, vectors, tables, registers, max_rows })
+        let workspace = Workspace::new(&plan, max_rows)?;
+        Ok(Self { plan, matrices, vectors, tables, registers, workspace, max_rows })
     }
 
     /// Rows of the largest step.
@@ -101,7 +111,7 @@ impl CpuPlan {
         Some(self.registers.read(reg, rows))
     }
 
-    /// Bytes of matrices that one step reads, embedding tables aside.
+    /// Bytes of matrices that a step of one row reads, embedding tables aside.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {
         use crate::lower::plan::{Epilogue, Step};
@@ -114,6 +124,11 @@ impl CpuPlan {
                     _ => bytes(p.matrix),
                 })
                 .sum(),
+            Step::Moe(moe) => {
+                let experts = moe.experts;
+                let all = bytes(experts.gate) + bytes(experts.down) + experts.up.map_or(0, bytes);
+                all / experts.count * moe.top_k
+            }
             _ => 0,
         };
         self.plan.steps.iter().map(|s| of_step(&s.step)).sum()

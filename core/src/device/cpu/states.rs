@@ -1,4 +1,4 @@
-//! Paged KV caches of a model, one per attention layer.
+//! What sequences carry from step to step: paged keys and values, and recurrent states in slots.
 
 use metrale_graph::{KvLayout, StateDecl, StateKind};
 use metrale_kernels::KernelError;
@@ -9,58 +9,154 @@ use crate::lower::plan::StateId;
 /// All states of a model, by number.
 #[derive(Debug, Default)]
 pub struct States {
-    caches: Vec<KvCache>,
+    states: Vec<State>,
 }
 
-fn shape(layout: &KvLayout, block_size: usize, num_blocks: usize) -> KvShape {
-    KvShape {
-        num_blocks,
-        block_size,
-        num_kv_heads: layout.num_heads,
-        head_dim: layout.k_dim,
-        value_dim: layout.v_dim,
+#[derive(Debug)]
+enum State {
+    /// Keys and values, of the rows or of sources.
+    Paged(KvCache),
+    /// f32, zero at the start of a sequence.
+    Slots(Slots),
+}
+
+/// One tensor per slot.
+#[derive(Debug)]
+struct Slots {
+    /// `[slots, slot_len]`
+    data: Vec<f32>,
+    slot_len: usize,
+}
+
+/// How much of everything there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSizes {
+    /// Element type of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Tokens per page.
+    pub block_size: usize,
+    /// Pages for keys and values of the rows.
+    pub num_blocks: usize,
+    /// Pages for keys and values of sources.
+    pub num_source_blocks: usize,
+    /// Slots of recurrent state.
+    pub num_slots: usize,
+}
+
+fn kv_bytes(layout: &KvLayout, dtype: KvDtype) -> usize {
+    layout.num_heads * (layout.k_dim + layout.v_dim) * dtype.num_bytes()
+}
+
+fn slot_len(kind: &StateKind) -> usize {
+    match kind {
+        StateKind::Recurrent { shape } => shape.iter().product(),
+        StateKind::Conv { channels, columns } => channels * columns,
+        StateKind::Kv(_) | StateKind::Cross(_) | StateKind::Tokens { .. } => 0,
     }
 }
 
-/// Bytes of KV per token over all layers.
+/// Bytes of keys and values per token over all layers.
 #[must_use]
 pub fn kv_bytes_per_token(states: &[StateDecl], dtype: KvDtype) -> usize {
-    let of = |state: &StateDecl| match &state.kind {
-        StateKind::Kv(l) => l.num_heads * (l.k_dim + l.v_dim) * dtype.num_bytes(),
-        _ => 0,
-    };
+    let of = |state: &StateDecl| if let StateKind::Kv(l) = &state.kind { kv_bytes(l, dtype) } else { 0 };
     states.iter().map(of).sum()
 }
 
+/// Bytes of keys and values per source token over all layers.
+#[must_use]
+pub fn source_bytes_per_token(states: &[StateDecl], dtype: KvDtype) -> usize {
+    let of = |state: &StateDecl| if let StateKind::Cross(l) = &state.kind { kv_bytes(l, dtype) } else { 0 };
+    states.iter().map(of).sum()
+}
+
+/// Bytes of recurrent state per slot over all layers; 0 for a model that has none.
+#[must_use]
+pub fn recurrent_bytes_per_slot(states: &[StateDecl]) -> usize {
+    states.iter().map(|state| slot_len(&state.kind) * size_of::<f32>()).sum()
+}
+
 impl States {
-    /// Allocates the caches.
+    /// Allocates all states.
     ///
     /// # Errors
-    /// A state that is not a KV cache, or dimensions that the kernels do not support.
-    pub fn new(
-        states: &[StateDecl],
-        dtype: KvDtype,
-        block_size: usize,
-        num_blocks: usize,
-    ) -> Result<Self, KernelError> {
-        let cache = |state: &StateDecl| match &state.kind {
-            StateKind::Kv(layout) => KvCache::new(shape(layout, block_size, num_blocks), dtype),
-            _ => Err(KernelError::Unsupported {
+    /// A kind of state or dimensions that the kernels do not support.
+    pub fn new(states: &[StateDecl], sizes: StateSizes) -> Result<Self, KernelError> {
+        let paged = |layout: &KvLayout, num_blocks| {
+            let shape = KvShape {
+                num_blocks,
+                block_size: sizes.block_size,
+                num_kv_heads: layout.num_heads,
+                head_dim: layout.k_dim,
+                value_dim: layout.v_dim,
+            };
+            KvCache::new(shape, sizes.kv_dtype).map(State::Paged)
+        };
+        let state = |state: &StateDecl| match &state.kind {
+            StateKind::Kv(layout) => paged(layout, sizes.num_blocks),
+            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
+            StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
+                let slot_len = slot_len(&state.kind);
+                Ok(State::Slots(Slots { data: vec![0.0; sizes.num_slots * slot_len], slot_len }))
+            }
+            StateKind::Tokens { .. } => Err(KernelError::Unsupported {
                 op: "state/1",
-                reason: format!(
-                    "the cpu device keeps KV caches only, and `{}` is something else",
-                    state.name
-                ),
+                reason: format!("the cpu device keeps no token ids, as `{}` asks for", state.name),
             }),
         };
-        Ok(Self { caches: states.iter().map(cache).collect::<Result<_, _>>()? })
+        Ok(Self { states: states.iter().map(state).collect::<Result<_, _>>()? })
     }
 
-    pub(super) fn cache(&self, id: StateId) -> &KvCache {
-        &self.caches[id.0]
+    pub(super) fn cache(&self, id: StateId) -> Result<&KvCache, KernelError> {
+        match &self.states[id.0] {
+            State::Paged(cache) => Ok(cache),
+            State::Slots(_) => Err(wrong_kind("attention/1", "pages")),
+        }
     }
 
-    pub(super) fn cache_mut(&mut self, id: StateId) -> &mut KvCache {
-        &mut self.caches[id.0]
+    pub(super) fn cache_mut(&mut self, id: StateId) -> Result<&mut KvCache, KernelError> {
+        match &mut self.states[id.0] {
+            State::Paged(cache) => Ok(cache),
+            State::Slots(_) => Err(wrong_kind("kv_write/1", "pages")),
+        }
     }
+
+    /// `[slots, …]`
+    pub(super) fn slots_mut(&mut self, id: StateId) -> Result<&mut [f32], KernelError> {
+        match &mut self.states[id.0] {
+            State::Slots(slots) => Ok(&mut slots.data),
+            State::Paged(_) => Err(wrong_kind("state/1", "slots")),
+        }
+    }
+
+    /// Zeroes the recurrent states of a slot: a sequence starts.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn clear_slot(&mut self, slot: usize) {
+        for Slots { data, slot_len } in self.slots() {
+            data[slot * *slot_len..][..*slot_len].fill(0.0);
+        }
+    }
+
+    /// Copies the recurrent states of a slot to another.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn copy_slot(&mut self, from: usize, to: usize) {
+        for Slots { data, slot_len } in self.slots() {
+            data.copy_within(from * *slot_len..(from + 1) * *slot_len, to * *slot_len);
+        }
+    }
+
+    fn slots(&mut self) -> impl Iterator<Item = &mut Slots> {
+        self.states.iter_mut().filter_map(|state| match state {
+            State::Slots(slots) => Some(slots),
+            State::Paged(_) => None,
+        })
+    }
+}
+
+/// The graph's rules exclude it.
+fn wrong_kind(op: &'static str, expected: &str) -> KernelError {
+    KernelError::Unsupported { op, reason: format!("the state is not kept in {expected}") }
 }

@@ -1,18 +1,22 @@
-//! One kernel call per step of the plan.
+//! One kernel call per step of the plan, or a few.
+
+mod attention;
+mod experts;
+mod recurrent;
 
 use metrale_kernels::KernelError;
-use metrale_kernels::cpu::attention::{self, Attention, Mask};
 use metrale_kernels::cpu::elementwise::{self, Binary, Unary};
 use metrale_kernels::cpu::linear::{self, Projection};
 use metrale_kernels::cpu::norm::{self, NormWeight};
 use metrale_kernels::cpu::rope::{self, Pairing, Tables, TablesMut};
-use metrale_kernels::cpu::{Cpu, Weight, embedding, kv_cache};
+use metrale_kernels::cpu::{Cpu, Weight, embedding, sinusoid};
 use smallvec::SmallVec;
 
 use super::registers::{Registers, Taken};
+use super::workspace::Workspace;
 use super::{CpuPlan, LaunchError, Numerics, States, StepContext, Table};
 use crate::lower::plan::{
-    Attend, Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
+    Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
 };
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -28,6 +32,7 @@ struct Executor<'a> {
     tables: &'a [Table],
     plan: &'a Plan,
     registers: &'a mut Registers,
+    workspace: &'a mut Workspace,
 }
 
 pub(super) fn run(
@@ -41,7 +46,7 @@ pub(super) fn run(
         message: e.to_string(),
         source_line: source.clone(),
     };
-    fill_tables(plan, context.positions).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
+    prepare(plan, context).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
     let mut executor = Executor {
         cpu,
         states,
@@ -52,6 +57,7 @@ pub(super) fn run(
         tables: &plan.tables,
         plan: &plan.plan,
         registers: &mut plan.registers,
+        workspace: &mut plan.workspace,
     };
     for planned in &plan.plan.steps {
         executor.launch(&planned.step).map_err(|e| failed(&planned.source, e))?;
@@ -59,8 +65,12 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Angles depend on positions only: once per step, for all layers.
-fn fill_tables(plan: &mut CpuPlan, positions: &[u32]) -> Result<()> {
+/// What depends on positions and sequences only: once per step, for all layers.
+fn prepare(plan: &mut CpuPlan, context: &StepContext<'_>) -> Result<()> {
+    if let Some(local) = &mut plan.workspace.local {
+        local.place(context.sequences)?;
+    }
+    let positions = context.positions;
     for (spec, table) in plan.plan.tables.iter().zip(&mut plan.tables) {
         let inv_freq = &plan.vectors[spec.inv_freq.0];
         let len = positions.len() * inv_freq.len();
@@ -87,6 +97,20 @@ impl Executor<'_> {
                 }
                 self.mapping(*x, *out, |x, out| norm::rms_norm(cpu, x, *width, weight, *eps, out))
             }
+            Step::LayerNorm { x, weight, bias, eps, width, out } => {
+                let (cpu, vectors) = (self.cpu, self.vectors);
+                let vector = |id: &Option<VectorId>| id.map(|v| vectors[v.0].as_slice());
+                let affine = norm::Affine { weight: vector(weight), bias: vector(bias) };
+                self.mapping(*x, *out, |x, out| norm::layer_norm(cpu, x, *width, affine, *eps, out))
+            }
+            Step::L2Norm { x, eps, width, out } => {
+                let cpu = self.cpu;
+                self.changing(*x, *out, |out| norm::l2_norm(cpu, out, *width, *eps, 1.0))
+            }
+            Step::Sinusoid { width, offset, out } => {
+                let (cpu, positions) = (self.cpu, self.context.positions);
+                self.writing(*out, |_, out| sinusoid::sinusoid(cpu, positions, *width, *offset, out))
+            }
             Step::Rope { x, heads, dim, table, interleaved, out } => {
                 let half = self.vectors[self.plan.tables[table.0].inv_freq.0].len();
                 let (cpu, table, len) = (self.cpu, &self.tables[table.0], self.context.rows * half);
@@ -94,20 +118,18 @@ impl Executor<'_> {
                 let pairing = if *interleaved { Pairing::Interleaved } else { Pairing::HalfSplit };
                 self.changing(*x, *out, |out| rope::rotate(cpu, out, *heads, *dim, tables, pairing))
             }
-            Step::KvWrite { state, k, v } => {
-                let rows = self.context.rows;
-                let (k, v) = (self.registers.read(*k, rows), self.registers.read(*v, rows));
-                kv_cache::write(self.states.cache_mut(*state), k, v, self.context.slots)
+            Step::KvWrite { state, k, v } => self.kv_write(*state, *k, *v),
+            Step::Attention { state, q, how, out } => self.attention(*state, *q, how, *out),
+            Step::LocalAttention { q, k, v, shape, how, out } => {
+                self.local_attention(*q, (*k, *v), *shape, how, *out)
             }
-            Step::Attention { state, q, how, out } => {
-                let (cpu, context) = (self.cpu, self.context);
-                let cache = self.states.cache(*state);
-                let mut taken = self.registers.take(*out, context.rows);
-                let q = self.registers.read(*q, context.rows);
-                let result = attention::paged(cpu, attend(how), q, cache, context.sequences, taken.slice());
-                self.registers.put(taken);
-                result
+            Step::Conv { state, x, weight, kernel, activation, out } => {
+                self.conv(*state, *x, (*weight, *kernel), *activation, *out)
             }
+            Step::DeltaRule { state, heads, q, k, v, g, beta, out } => {
+                self.delta_rule(*state, *heads, [*q, *k, *v, *g, *beta], *out)
+            }
+            Step::Moe(moe) => self.moe(moe),
             Step::Unary { f, x, out } => {
                 let cpu = self.cpu;
                 self.changing(*x, *out, |out| {
@@ -238,11 +260,6 @@ fn norm_weight(vectors: &[Vec<f32>], weight: Option<VectorId>, zero_centered: bo
         Some(v) if zero_centered => NormWeight::ZeroCentered(&vectors[v.0]),
         Some(v) => NormWeight::Plain(&vectors[v.0]),
     }
-}
-
-fn attend(how: &Attend) -> Attention {
-    let mask = if how.causal { Mask::Causal { window: how.window } } else { Mask::Full };
-    Attention { num_heads: how.heads, scale: how.scale, mask, softcap: how.softcap }
 }
 
 fn unary(f: Function) -> Unary {

@@ -1,0 +1,61 @@
+//! A mixture of experts: route, two grouped products, and the weighted sum.
+
+use metrale_kernels::cpu::elementwise;
+use metrale_kernels::cpu::moe::{
+    self, ExpertGroups, ExpertOp, PairInput, Router, Routing, Scoring as KernelScoring, Stacked,
+};
+
+use super::{Executor, Result, unary};
+use crate::lower::plan::{Moe, Scoring};
+
+impl Executor<'_> {
+    pub(super) fn moe(&mut self, step: &Moe) -> Result<()> {
+        let rows = self.context.rows;
+        let mut inner = self.registers.take(step.inner, rows);
+        let mut chosen = self.registers.take(step.chosen, rows);
+        let mut out = self.registers.take(step.out, rows);
+        let result = self.mix(step, inner.slice(), chosen.slice(), out.slice());
+        for taken in [inner, chosen, out] {
+            self.registers.put(taken);
+        }
+        result
+    }
+
+    fn mix(&mut self, step: &Moe, inner: &mut [f32], chosen: &mut [f32], out: &mut [f32]) -> Result<()> {
+        let (cpu, rows, top_k) = (self.cpu, self.context.rows, step.top_k);
+        let (x, logits) = (self.registers.read(step.x, rows), self.registers.read(step.logits, rows));
+        let router = Router {
+            num_experts: step.experts.count,
+            top_k,
+            scoring: match step.scoring {
+                Scoring::Softmax => KernelScoring::Softmax,
+                Scoring::Sigmoid => KernelScoring::Sigmoid,
+            },
+            bias: step.bias.map(|bias| self.vectors[bias.0].as_slice()),
+            groups: step.groups.map(|g| ExpertGroups { num_groups: g.count, top_groups: g.top }),
+            renormalize: step.renormalize.then_some(0.0),
+            scaling_factor: step.scale,
+        };
+        let experts = &mut self.workspace.experts[..rows * top_k];
+        let weights = &mut self.workspace.expert_weights[..rows * top_k];
+        moe::route(router, logits, Routing { experts, weights })?;
+        let (experts, weights) = (&*experts, &*weights);
+
+        let stacked = |matrix: crate::lower::plan::MatrixId| {
+            Stacked::whole(&self.matrices[matrix.0], step.experts.count)
+        };
+        let (gate, activation) = (stacked(step.experts.gate), unary(step.experts.activation));
+        let first = match step.experts.up {
+            Some(up) => ExpertOp::Gated { gate, up: stacked(up), activation },
+            None => ExpertOp::Linear(gate),
+        };
+        let activations = self.numerics.activations;
+        moe::expert_linear(cpu, (x, PairInput::Token), activations, first, (experts, top_k), inner)?;
+        if step.experts.up.is_none() {
+            elementwise::unary_in_place(cpu, activation, inner);
+        }
+        let down = ExpertOp::Linear(stacked(step.experts.down));
+        moe::expert_linear(cpu, (inner, PairInput::Pair), activations, down, (experts, top_k), chosen)?;
+        moe::combine(cpu, chosen, weights, top_k, false, out)
+    }
+}

@@ -1,0 +1,82 @@
+//! Why a model cannot be built.
+
+use metrale_graph::resolve::Report;
+use metrale_graph::verify::VerifyError;
+use metrale_kernels::KernelError;
+
+use crate::device::cpu::LoadError;
+use crate::lower::LowerError;
+use crate::plugin::PluginError;
+
+/// Why there is no runner.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The plugin refused the configuration or failed to describe an entry point.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    /// The traced graph breaks a rule.
+    #[error("error[P0302]: plugin `{plugin}`: {}", list(problems))]
+    Graph {
+        /// Crate name.
+        plugin: String,
+        /// Every problem.
+        problems: Vec<VerifyError>,
+    },
+    /// Tensors are missing or misshaped.
+    #[error("{report}\n   note: the checkpoint is {checkpoint}, the plugin `{plugin}`")]
+    Weights {
+        /// Crate name.
+        plugin: String,
+        /// The checkpoint.
+        checkpoint: String,
+        /// Every problem.
+        report: Report,
+    },
+    /// Tensors that nothing asks for, under `--strict-weights`.
+    #[error("error[P0404]: {0}")]
+    Unclaimed(String),
+    /// No kernel for an op.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// A weight cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The states cannot be allocated.
+    #[error("error[P0601]: {0}")]
+    States(#[from] KernelError),
+    /// The KV cache cannot hold one sequence.
+    #[error(
+        "error[P0602]: a sequence of {max_model_len} tokens needs {needed} bytes of KV cache, and there are {available}\n   help: raise --kv-cache-memory-bytes or lower --max-model-len to at most {fits}"
+    )]
+    KvCache {
+        /// Longest sequence.
+        max_model_len: usize,
+        /// What it needs.
+        needed: u64,
+        /// What there is.
+        available: u64,
+        /// The longest sequence that fits.
+        fits: usize,
+    },
+    /// The recurrent states of all sequences do not fit.
+    #[error(
+        "error[P0603]: the recurrent states of {max_num_seqs} sequences need {needed} bytes, and there are {available}\n   help: lower --max-num-seqs to at most {fits}"
+    )]
+    RecurrentState {
+        /// Most sequences.
+        max_num_seqs: usize,
+        /// What they need.
+        needed: u64,
+        /// What there is.
+        available: u64,
+        /// As many sequences as fit.
+        fits: u64,
+    },
+    /// The model needs something that this device does not do.
+    #[error("error[P0501]: {0}")]
+    Unsupported(String),
+}
+
+fn list(problems: &[VerifyError]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n   ")
+}

@@ -1,0 +1,201 @@
+//! Plugin and checkpoint to runner: open, trace, resolve, lower, load, size.
+
+mod error;
+mod size;
+mod trace;
+mod weights;
+
+use metrale_graph::checkpoint::Headers;
+use metrale_graph::resolve::Resolution;
+use metrale_graph::{Attrs, Graph, StateDecl};
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::{Cpu, Isa};
+use metrale_plugin_api::abi::PluginModule_Ref;
+
+use crate::device::cpu::{CpuPlan, LOCAL_PAGE, Numerics, States, WeightLoader};
+use crate::exec::runner::Device;
+use crate::exec::{ModelRunner, Rows};
+use crate::lower::{Plan, Taps, lower};
+use crate::weights::{ModelSource, Progress, Stage};
+
+pub use error::BuildError;
+use size::size;
+use trace::{Traced, trace};
+use weights::resolve_all;
+
+/// Rows of one pass through the head.
+const LM_HEAD_ROWS: usize = 64;
+
+/// What a user decides about a runner.
+#[derive(Clone, Debug)]
+pub struct RunnerOptions {
+    /// CPU threads.
+    pub threads: usize,
+    /// Instruction set of the CPU kernels.
+    pub isa: Isa,
+    /// How numbers are computed.
+    pub numerics: Numerics,
+    /// Element type of the KV cache.
+    pub kv_dtype: KvDtype,
+    /// Longest sequence; the model's own limit if `None`.
+    pub max_model_len: Option<usize>,
+    /// Most sequences in a step.
+    pub max_num_seqs: usize,
+    /// Most rows in a step.
+    pub max_num_batched_tokens: usize,
+    /// Tokens per KV page.
+    pub block_size: usize,
+    /// Size of the KV cache.
+    pub kv_cache_bytes: Option<u64>,
+    /// Copies of recurrent state that prefixes can be continued from; chosen by their size if `None`.
+    pub num_state_snapshots: Option<usize>,
+    /// Load the multi-token-prediction head, where there is one.
+    pub load_mtp: bool,
+    /// Tensors that nothing asks for are an error.
+    pub strict_weights: bool,
+    /// Patterns of tensors that are meant to go unused.
+    pub ignored_tensors: Vec<String>,
+    /// Whether values between layers can be read after a step.
+    pub taps: Taps,
+}
+
+/// Facts of a model that its plugin states.
+#[derive(Clone, Debug)]
+pub struct ModelFacts {
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Logits per row.
+    pub vocab_size: usize,
+    /// Longest context that the model was made for.
+    pub context_length: usize,
+    /// All facts.
+    pub info: Attrs,
+}
+
+/// A runner and what was learnt while building it.
+#[derive(Debug)]
+pub struct BuiltModel {
+    /// Ready to step.
+    pub runner: ModelRunner,
+    /// What the plugin says of the model.
+    pub facts: ModelFacts,
+    /// Bytes of KV cache.
+    pub kv_cache_bytes: u64,
+    /// Bytes of recurrent state, snapshots included.
+    pub recurrent_bytes: u64,
+    /// Copies of recurrent state that prefixes can be continued from.
+    pub num_state_snapshots: usize,
+    /// Bytes of activation buffers.
+    pub activation_bytes: usize,
+    /// Lines that the user should see.
+    pub notes: Vec<String>,
+}
+
+/// The plans of all entry points that run.
+struct Plans {
+    text: Plan,
+    lm_head: Plan,
+    encoder: Option<Plan>,
+    mtp: Vec<Plan>,
+}
+
+/// Builds a runner. `attrs` is what the plugin's `open` gets; without a `source` the weights are dummies.
+///
+/// # Errors
+/// See [`BuildError`]; all missing and misshaped tensors are reported together, before any is read.
+pub fn build_runner(
+    module: PluginModule_Ref,
+    attrs: &Attrs,
+    source: Option<&ModelSource>,
+    options: &RunnerOptions,
+) -> Result<BuiltModel, BuildError> {
+    let name = module.build().crate_name.as_str();
+    let plugin = name.strip_prefix("metrale-").unwrap_or(name).to_owned();
+    let mut notes = Vec::new();
+
+    let traced = trace(module, attrs, source, &plugin)?;
+    let mut weights = resolve_all(&traced, source, options, &plugin, &mut notes)?;
+    if !options.load_mtp && !weights.mtp.is_empty() {
+        notes.push("the multi-token-prediction head is not loaded: drafts are not used yet".to_owned());
+        weights.mtp.clear();
+    }
+    let states = all_states(&traced, weights.mtp.len());
+    let plans = lower_all(&traced, &weights, &states, options.taps)?;
+
+    let sizes = size(&traced.facts, &states, traced.encoder.is_some(), options, &mut notes)?;
+    let cpu =
+        Cpu::with_isa(options.threads, options.isa).map_err(|e| BuildError::Unsupported(e.to_string()))?;
+    let progress = Progress::new(Stage::Load, source.map_or(0, |s| Headers::num_bytes(s.headers())));
+    let on_bytes = |bytes| progress.advance(bytes);
+    let mut loader = WeightLoader::new(cpu.pool(), source, &on_bytes);
+    let max_rows = sizes.limits.max_num_batched_tokens;
+    let text = CpuPlan::new(plans.text, &mut loader, max_rows)?;
+    let lm_head = CpuPlan::new(plans.lm_head, &mut loader, LM_HEAD_ROWS)?;
+    let source_rows = sizes.limits.max_model_len.next_multiple_of(LOCAL_PAGE);
+    let encoder = plans.encoder.map(|plan| CpuPlan::new(plan, &mut loader, source_rows)).transpose()?;
+    let mtp = plans
+        .mtp
+        .into_iter()
+        .map(|plan| CpuPlan::new(plan, &mut loader, max_rows))
+        .collect::<Result<Vec<_>, _>>()?;
+    drop(progress);
+
+    let activation_bytes =
+        [&text, &lm_head].into_iter().chain(&encoder).chain(&mtp).map(CpuPlan::buffer_bytes).sum();
+    let states = States::new(&states, sizes.states)?;
+    let runner = ModelRunner {
+        device: Device { cpu, states, numerics: options.numerics },
+        text,
+        lm_head,
+        encoder,
+        mtp,
+        limits: sizes.limits,
+        num_snapshots: sizes.num_snapshots,
+        rows: Rows::default(),
+        sources: Rows::default(),
+        source_ids: Vec::new(),
+    };
+    Ok(BuiltModel {
+        runner,
+        facts: traced.facts,
+        kv_cache_bytes: sizes.kv_cache_bytes,
+        recurrent_bytes: sizes.recurrent_bytes,
+        num_state_snapshots: sizes.num_snapshots,
+        activation_bytes,
+        notes,
+    })
+}
+
+/// The states of all entry points that run. One that several entry points name is one state.
+fn all_states(traced: &Traced, num_mtp: usize) -> Vec<StateDecl> {
+    let mut states = traced.text.states.clone();
+    for graph in traced.encoder.iter().chain(&traced.mtp[..num_mtp]) {
+        for state in &graph.states {
+            if !states.iter().any(|known| known.name == state.name) {
+                states.push(state.clone());
+            }
+        }
+    }
+    states
+}
+
+fn lower_all(
+    traced: &Traced,
+    weights: &weights::Resolved,
+    states: &[StateDecl],
+    taps: Taps,
+) -> Result<Plans, BuildError> {
+    let plan = |graph: &Graph, weights: &Resolution, taps| lower(graph, weights, states, taps);
+    let encoder = traced.encoder.as_ref().zip(weights.encoder.as_ref());
+    Ok(Plans {
+        text: plan(&traced.text, &weights.text, taps)?,
+        lm_head: plan(&traced.lm_head, &weights.lm_head, Taps::Drop)?,
+        encoder: encoder.map(|(graph, weights)| plan(graph, weights, Taps::Drop)).transpose()?,
+        mtp: traced
+            .mtp
+            .iter()
+            .zip(&weights.mtp)
+            .map(|(graph, weights)| plan(graph, weights, Taps::Drop))
+            .collect::<Result<_, _>>()?,
+    })
+}

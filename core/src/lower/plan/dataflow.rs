@@ -1,0 +1,83 @@
+//! Which registers a launch reads and writes.
+
+use super::{Epilogue, Operand, Projection, Reg, Step};
+
+impl Step {
+    /// Registers that it reads.
+    #[must_use]
+    pub fn reads(&self) -> Vec<Reg> {
+        match self {
+            Self::Embed { .. } | Self::Sinusoid { .. } => vec![],
+            Self::Linear { x, projections } => {
+                let residuals = projections.iter().filter_map(|p| match p.epilogue {
+                    Epilogue::Residual(r) => Some(r),
+                    _ => None,
+                });
+                std::iter::once(*x).chain(residuals).collect()
+            }
+            Self::RmsNorm { x, .. }
+            | Self::LayerNorm { x, .. }
+            | Self::L2Norm { x, .. }
+            | Self::Rope { x, .. }
+            | Self::Conv { x, .. }
+            | Self::Unary { x, .. }
+            | Self::Affine { x, .. }
+            | Self::Slice { x, .. } => vec![*x],
+            Self::KvWrite { k, v, .. } => vec![*k, *v],
+            Self::LocalAttention { q, k, v, .. } => vec![*q, *k, *v],
+            Self::DeltaRule { q, k, v, g, beta, .. } => vec![*q, *k, *v, *g, *beta],
+            Self::Moe(moe) => vec![moe.x, moe.logits],
+            Self::Attention { q, .. } => vec![*q],
+            Self::Binary { a, b, .. } => match b {
+                Operand::Reg(b) | Operand::PerRow(b) => vec![*a, *b],
+                Operand::Vector(_) => vec![*a],
+            },
+            Self::Concat { parts, .. } => parts.iter().map(|p| p.0).collect(),
+        }
+    }
+
+    /// Registers that it writes.
+    #[must_use]
+    pub fn writes(&self) -> Vec<Reg> {
+        match self {
+            Self::Linear { projections, .. } => projections.iter().map(|p| p.out).collect(),
+            Self::KvWrite { .. } => vec![],
+            Self::Moe(moe) => vec![moe.inner, moe.chosen, moe.out],
+            Self::Embed { out, .. }
+            | Self::RmsNorm { out, .. }
+            | Self::LayerNorm { out, .. }
+            | Self::L2Norm { out, .. }
+            | Self::Sinusoid { out, .. }
+            | Self::LocalAttention { out, .. }
+            | Self::Conv { out, .. }
+            | Self::DeltaRule { out, .. }
+            | Self::Rope { out, .. }
+            | Self::Attention { out, .. }
+            | Self::Unary { out, .. }
+            | Self::Binary { out, .. }
+            | Self::Affine { out, .. }
+            | Self::Slice { out, .. }
+            | Self::Concat { out, .. } => vec![*out],
+        }
+    }
+
+    /// The register that the output may overwrite, if that register is not read again.
+    #[must_use]
+    pub fn in_place(&self) -> Option<(Reg, Reg)> {
+        match self {
+            Self::RmsNorm { x, out, .. }
+            | Self::L2Norm { x, out, .. }
+            | Self::Rope { x, out, .. }
+            | Self::Unary { x, out, .. }
+            | Self::Affine { x, out, .. } => Some((*x, *out)),
+            Self::Binary { a, b, out, .. } if !matches!(b, Operand::Reg(b) | Operand::PerRow(b) if b == a) => {
+                Some((*a, *out))
+            }
+            Self::Linear { x, projections } => match projections.as_slice() {
+                [Projection { epilogue: Epilogue::Residual(r), out, .. }] if r != x => Some((*r, *out)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

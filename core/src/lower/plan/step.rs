@@ -1,0 +1,210 @@
+//! The launches of a plan.
+
+use super::{
+    Attend, Columns, Combine, DeltaRule, Function, KvHeads, MatrixId, Moe, Operand, Projection, Reg, StateId,
+    TableId, VectorId,
+};
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Rows of a table by the entry's ids.
+    Embed {
+        /// The table.
+        matrix: MatrixId,
+        /// `[T, width]`
+        out: Reg,
+    },
+    /// Products that share their input.
+    Linear {
+        /// `[T, K]`
+        x: Reg,
+        /// The products.
+        projections: Vec<Projection>,
+    },
+    /// Root-mean-square norm of rows of `width`.
+    RmsNorm {
+        /// Input.
+        x: Reg,
+        /// Weight.
+        weight: Option<VectorId>,
+        /// Weights are stored as w − 1.
+        zero_centered: bool,
+        /// Added to the mean of squares.
+        eps: f32,
+        /// Length of what is normalised.
+        width: usize,
+        /// Output.
+        out: Reg,
+    },
+    /// `(x − mean) / √(var + eps) · weight + bias` of rows of `width`.
+    LayerNorm {
+        /// Input.
+        x: Reg,
+        /// Weight.
+        weight: Option<VectorId>,
+        /// Bias.
+        bias: Option<VectorId>,
+        /// Added to the variance.
+        eps: f32,
+        /// Length of what is normalised.
+        width: usize,
+        /// Output.
+        out: Reg,
+    },
+    /// `x / √(Σ x² + eps)` of rows of `width`.
+    L2Norm {
+        /// Input.
+        x: Reg,
+        /// Added to the sum of squares.
+        eps: f32,
+        /// Length of what is normalised.
+        width: usize,
+        /// Output.
+        out: Reg,
+    },
+    /// Position vectors `[sines | cosines]`.
+    Sinusoid {
+        /// Width of a vector.
+        width: usize,
+        /// Added to every position.
+        offset: usize,
+        /// `[T, width]`
+        out: Reg,
+    },
+    /// Rotates heads.
+    Rope {
+        /// Input `[T, heads, dim]`.
+        x: Reg,
+        /// Heads.
+        heads: usize,
+        /// Width of a head.
+        dim: usize,
+        /// Angles.
+        table: TableId,
+        /// Consecutive pairs.
+        interleaved: bool,
+        /// Output.
+        out: Reg,
+    },
+    /// Appends keys and values.
+    KvWrite {
+        /// The cache.
+        state: StateId,
+        /// `[T, kv_heads, k_dim]`
+        k: Reg,
+        /// `[T, kv_heads, v_dim]`
+        v: Reg,
+    },
+    /// Attention over a cache.
+    Attention {
+        /// The cache.
+        state: StateId,
+        /// `[T, heads, k_dim]`
+        q: Reg,
+        /// How.
+        how: Attend,
+        /// `[T, heads, v_dim]`
+        out: Reg,
+    },
+    /// Attention of the rows of each sequence among themselves.
+    LocalAttention {
+        /// `[T, heads, k_dim]`
+        q: Reg,
+        /// `[T, kv_heads, k_dim]`
+        k: Reg,
+        /// `[T, kv_heads, v_dim]`
+        v: Reg,
+        /// Heads and widths of keys and values.
+        shape: KvHeads,
+        /// How.
+        how: Attend,
+        /// `[T, heads, v_dim]`
+        out: Reg,
+    },
+    /// Causal convolution of each channel, then an activation.
+    Conv {
+        /// The most recent inputs.
+        state: StateId,
+        /// `[T, channels]`
+        x: Reg,
+        /// `[channels, kernel]`
+        weight: VectorId,
+        /// Taps.
+        kernel: usize,
+        /// Applied to the result.
+        activation: Option<Function>,
+        /// `[T, channels]`
+        out: Reg,
+    },
+    /// Gated delta rule.
+    DeltaRule {
+        /// `[value_heads, key_dim, value_dim]` per sequence.
+        state: StateId,
+        /// Heads.
+        heads: DeltaRule,
+        /// `[T, key_heads, key_dim]`
+        q: Reg,
+        /// `[T, key_heads, key_dim]`
+        k: Reg,
+        /// `[T, value_heads, value_dim]`
+        v: Reg,
+        /// Log decay, `[T, value_heads]` or `[T, value_heads, key_dim]`.
+        g: Reg,
+        /// `[T, value_heads]`
+        beta: Reg,
+        /// `[T, value_heads, value_dim]`
+        out: Reg,
+    },
+    /// Mixture of experts.
+    Moe(Box<Moe>),
+    /// A function of each element.
+    Unary {
+        /// Which.
+        f: Function,
+        /// Input.
+        x: Reg,
+        /// Output.
+        out: Reg,
+    },
+    /// A function of two elements.
+    Binary {
+        /// Which.
+        f: Combine,
+        /// First operand.
+        a: Reg,
+        /// Second operand.
+        b: Operand,
+        /// Width of `a`'s last axis.
+        width: usize,
+        /// Output.
+        out: Reg,
+    },
+    /// `factor · x + shift`.
+    Affine {
+        /// Input.
+        x: Reg,
+        /// Multiplier.
+        factor: f32,
+        /// Summand.
+        shift: f32,
+        /// Output.
+        out: Reg,
+    },
+    /// Cuts columns out of rows.
+    Slice {
+        /// Input.
+        x: Reg,
+        /// Which.
+        columns: Columns,
+        /// Output.
+        out: Reg,
+    },
+    /// Puts columns side by side.
+    Concat {
+        /// Inputs with the width of their rows.
+        parts: Vec<(Reg, usize)>,
+        /// Output.
+        out: Reg,
+    },
+}
