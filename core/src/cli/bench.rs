@@ -186,7 +186,7 @@ impl Bench<'_> {
         let prompt = (0..prompt_len).map(|i| ((number * 7919 + i * 104_729 + 1) % vocab) as u32).collect();
         let sampling =
             SamplingParams { temperature: 0.0, max_tokens, ignore_eos: true, ..SamplingParams::default() };
-        Ok(self.model.engine.submit(GenerateRequest { prompt, sampling })?)
+        Ok(self.model.engine.submit(GenerateRequest::new(prompt, sampling))?)
     }
 }
 

@@ -183,7 +183,7 @@ impl Session<'_> {
             include_terminator: false,
             text: Some(self.text.stream(&prompt, &output)),
         };
-        let request = GenerateRequest { prompt, sampling };
+        let request = GenerateRequest::new(prompt, sampling);
         Ok(Generation::start(model.engine.as_ref(), request, options, Instant::now())?)
     }
 }

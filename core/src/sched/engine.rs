@@ -18,6 +18,7 @@ use super::generation::Generation;
 use super::request::{GenerateRequest, RequestId};
 use super::scheduler::max_len;
 use super::sequence::Sequence;
+use super::validate::validate;
 
 /// The engine's condition between two steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,11 +160,11 @@ impl EngineHandle {
         }
         validate(&request, &self.shared.limits)?;
         let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-        let GenerateRequest { prompt, sampling } = request;
+        let GenerateRequest { source, prompt, sampling } = request;
         let seed = sampling.seed.unwrap_or_else(|| derive_seed(self.shared.seed, id.0));
         let state = SamplingState::new(sampling, seed, &prompt, &self.shared.eos_token_ids);
         let (events, receiver) = mpsc::unbounded_channel();
-        let sequence = Sequence::new(id, prompt, state, events, in_flight);
+        let sequence = Sequence::new(id, (source, prompt), state, events, in_flight);
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| engine_failed())?;
         Ok(Generation::new(id, receiver, self.commands.clone()))
     }
@@ -189,30 +190,4 @@ impl EngineHandle {
         // The sender lives in `self`, so waiting cannot fail.
         let _ = in_flight.wait_for(|n| *n == 0).await;
     }
-}
-
-fn validate(request: &GenerateRequest, limits: &RunnerLimits) -> Result<(), EngineError> {
-    let prompt_error =
-        |message: String| EngineError::InvalidRequest { message, param: Some("prompt".to_owned()) };
-    let num_prompt = request.prompt.len();
-    if num_prompt == 0 {
-        return Err(prompt_error("the prompt is empty; expected at least one token".to_owned()));
-    }
-    if let Some(token) = request.prompt.iter().find(|&&token| token as usize >= limits.vocab_size) {
-        let vocab_size = limits.vocab_size;
-        return Err(prompt_error(format!(
-            "the prompt has token {token}; the vocabulary has {vocab_size} tokens"
-        )));
-    }
-    let max_len = max_len(limits);
-    // Scoring a prompt (no output) may fill the context to the last token.
-    if num_prompt + request.sampling.max_tokens.min(1) > max_len {
-        return Err(prompt_error(format!(
-            "the prompt has {num_prompt} tokens; prompt and output together can have {max_len} \
-             (context length {}, KV cache {} tokens): shorten the prompt or enlarge the KV cache",
-            limits.max_model_len,
-            limits.num_blocks.saturating_sub(1) * limits.block_size
-        )));
-    }
-    request.sampling.validate(limits.vocab_size)
 }

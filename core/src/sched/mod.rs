@@ -14,6 +14,7 @@ mod metrics;
 mod plan;
 mod scheduler;
 mod sequence;
+mod validate;
 
 pub use config::SchedulerConfig;
 pub use engine::{EngineHandle, EngineSnapshot};

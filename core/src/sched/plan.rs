@@ -1,11 +1,12 @@
 //! What one step computes, from the scheduler's point of view: which sequence owns which rows and logits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::exec::{Batch, BatchSeq, StateSlot};
+use crate::exec::{Batch, BatchSeq, BatchSource, StateSlot};
 use crate::ssm::SnapshotSlot;
 
-use super::sequence::Sequence;
+use super::sequence::{Sequence, Source};
 
 /// What a sequence does in a step.
 ///
@@ -104,5 +105,19 @@ impl StepPlan {
         entry.block_table.clear();
         entry.block_table.extend_from_slice(seq.table.blocks());
         entry.state_slot = slot;
+        fill_source(&mut entry.source, seq.source.as_ref());
     }
+}
+
+/// Makes an entry of an earlier step that of this source.
+fn fill_source(entry: &mut Option<BatchSource>, source: Option<&Source>) {
+    let Some(source) = source else {
+        *entry = None;
+        return;
+    };
+    let token_ids = Arc::clone(&source.token_ids);
+    let mut block_table = entry.take().map_or_else(Vec::new, |earlier| earlier.block_table);
+    block_table.clear();
+    block_table.extend_from_slice(source.table.blocks());
+    *entry = Some(BatchSource { token_ids, block_table });
 }

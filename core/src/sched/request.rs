@@ -10,10 +10,27 @@ pub struct RequestId(pub u64);
 /// One generation: a prompt and how to continue it.
 #[derive(Clone, Debug)]
 pub struct GenerateRequest {
+    /// What a model with an encoder reads, whole, before the first step; `prompt` is then how the target starts: the
+    /// decoder's start token and whatever is to follow it, such as a language. `None` for a decoder-only model.
+    pub source: Option<Vec<u32>>,
     /// Never empty; the caller checks ids against the vocabulary and the length against the context.
     pub prompt: Vec<u32>,
     /// How to choose tokens.
     pub sampling: SamplingParams,
+}
+
+impl GenerateRequest {
+    /// A request to a decoder-only model.
+    #[must_use]
+    pub fn new(prompt: Vec<u32>, sampling: SamplingParams) -> Self {
+        Self { source: None, prompt, sampling }
+    }
+
+    /// With a source, for a model with an encoder.
+    #[must_use]
+    pub fn with_source(self, source: Vec<u32>) -> Self {
+        Self { source: Some(source), ..self }
+    }
 }
 
 /// Why a generation ended.

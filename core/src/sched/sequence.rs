@@ -1,6 +1,7 @@
 //! One request on its way: its tokens, what is computed of them, and what its client is still to receive.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -39,9 +40,17 @@ pub(super) struct Limits {
     pub(super) max_len: usize,
 }
 
+/// What a model with an encoder reads, and the pages for what its decoder sees of it.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) token_ids: Arc<[u32]>,
+    pub(super) table: BlockTable,
+}
+
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: RequestId,
+    pub(super) source: Option<Source>,
     /// Prompt and output.
     pub(super) tokens: Vec<u32>,
     pub(super) num_prompt: usize,
@@ -61,7 +70,7 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) fn new(
         id: RequestId,
-        prompt: Vec<u32>,
+        (source, prompt): (Option<Vec<u32>>, Vec<u32>),
         sampling: SamplingState,
         events: UnboundedSender<Event>,
         in_flight: InFlight,
@@ -71,8 +80,10 @@ impl Sequence {
             // No token before the first predicts it.
             Some(num_top) => PromptLogprobs::Collecting { num_top, entries: vec![None] },
         };
+        let source = source.map(|ids| Source { token_ids: ids.into(), table: BlockTable::default() });
         Self {
             id,
+            source,
             num_prompt: prompt.len(),
             tokens: prompt,
             num_computed: 0,
@@ -89,6 +100,16 @@ impl Sequence {
     /// Known tokens that are not computed; at least 1 between steps.
     pub(super) fn num_pending(&self) -> usize {
         self.tokens.len() - self.num_computed
+    }
+
+    /// Tokens of its source.
+    pub(super) fn source_len(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.token_ids.len())
+    }
+
+    /// Source tokens that the next step has to encode first.
+    pub(super) fn num_to_encode(&self) -> usize {
+        if self.num_computed == 0 { self.source_len() } else { 0 }
     }
 
     /// Whether the prompt's own log-probabilities are still incomplete.

@@ -56,6 +56,7 @@ type Hook = Box<dyn FnMut(&Batch, &mut Logits) -> Result<(), EngineError> + Send
 pub(crate) struct FakeRunner {
     limits: RunnerLimits,
     pages: Vec<Vec<Option<(usize, u32)>>>,
+    source_pages: Vec<Vec<Option<u32>>>,
     states: Vec<FakeModel>,
     snapshots: Vec<FakeModel>,
     hook: Hook,
@@ -66,6 +67,7 @@ impl FakeRunner {
         Self {
             limits,
             pages: vec![vec![None; limits.block_size]; limits.num_blocks],
+            source_pages: vec![vec![None; limits.block_size]; limits.source.map_or(0, |s| s.num_blocks)],
             states: vec![FakeModel::default(); limits.max_num_seqs],
             snapshots: Vec::new(),
             hook: Box::new(|_, _| Ok(())),
@@ -107,13 +109,39 @@ impl FakeRunner {
         ensure(distinct.len() == seq.block_table.len(), "a page is twice in a block table")
     }
 
+    /// Writes the source of a sequence that starts.
+    fn encode(&mut self, seq: &BatchSeq) -> Result<(), EngineError> {
+        ensure(
+            seq.source.is_some() == self.limits.source.is_some(),
+            "a source that is missing, or not wanted",
+        )?;
+        let Some(source) = seq.source.as_ref().filter(|_| seq.num_computed == 0) else { return Ok(()) };
+        for (p, token) in source.token_ids.iter().enumerate() {
+            let page = source.block_table[p / self.limits.block_size].0 as usize;
+            ensure(page != 0, "page 0 is in the block table of a source")?;
+            self.source_pages[page][p % self.limits.block_size] = Some(*token);
+        }
+        Ok(())
+    }
+
+    /// The model after the source, as the pages tell it.
+    fn source_model(&self, seq: &BatchSeq) -> Result<FakeModel, EngineError> {
+        let mut model = FakeModel::default();
+        for p in 0..seq.source.as_ref().map_or(0, |s| s.token_ids.len()) {
+            let page = seq.source.as_ref().map_or(0, |s| s.block_table[p / self.limits.block_size].0);
+            let stored = self.source_pages[page as usize][p % self.limits.block_size];
+            model.push(stored.ok_or_else(|| EngineError::Internal("a source was never written".to_owned()))?);
+        }
+        Ok(model)
+    }
+
     /// Writes one row and returns the model after everything up to it, as the pages tell it.
     fn row(&mut self, seq: &BatchSeq, position: usize, token: u32) -> Result<FakeModel, EngineError> {
         let place =
             |p: usize| (seq.block_table[p / self.limits.block_size].0 as usize, p % self.limits.block_size);
         let (page, offset) = place(position);
         self.pages[page][offset] = Some((position, token));
-        let mut model = FakeModel::default();
+        let mut model = self.source_model(seq)?;
         for p in 0..=position {
             let (page, offset) = place(p);
             let Some((stored, token)) = self.pages[page][offset] else {
@@ -142,6 +170,7 @@ impl StepRunner for FakeRunner {
         let mut wanted = batch.logits_rows.iter().copied().peekable();
         let mut row = 0;
         for seq in &batch.seqs {
+            self.encode(seq)?;
             for position in seq.num_computed..seq.num_computed + seq.num_tokens {
                 let model = self.row(seq, position, batch.token_ids[row])?;
                 if wanted.next_if_eq(&row).is_some() {

@@ -15,6 +15,7 @@ mod logprobs;
 mod metrics;
 mod prefix;
 mod sampling;
+mod sources;
 
 use fake_runner::{FakeModel, FakeRunner};
 use metrale_core::EngineError;
@@ -36,6 +37,7 @@ fn limits() -> RunnerLimits {
         num_blocks: 4096,
         vocab_size: VOCAB_SIZE,
         has_recurrent_state: false,
+        source: None,
     }
 }
 
@@ -44,7 +46,7 @@ fn greedy(max_tokens: usize) -> SamplingParams {
 }
 
 fn request(prompt: &[u32], sampling: SamplingParams) -> GenerateRequest {
-    GenerateRequest { prompt: prompt.to_vec(), sampling }
+    GenerateRequest::new(prompt.to_vec(), sampling)
 }
 
 /// Prompts of many lengths, some with a common beginning.

@@ -3,6 +3,11 @@
 //! Decode rows come first, then the prefill chunks of running sequences, then new ones, first come first served. A
 //! sequence is admitted when pages for all its known tokens are free. When a decoding sequence needs a page and none
 //! is free, the latest running sequence loses its pages and is computed again later; its client notices nothing.
+//!
+//! A model with an encoder has a second pool, for what decoders see of sources. A sequence gets all pages of its source at
+//! admission; the step with its first rows encodes it.
+
+mod admission;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,12 +18,12 @@ use crate::exec::{Logits, RunnerLimits, StateSlot};
 use crate::kv::KvCache;
 use crate::ssm::{SnapshotIndex, SnapshotSlot, StatePool};
 
-use super::config::SchedulerConfig;
-use super::engine::EngineSnapshot;
-use super::metrics::{EngineMetrics, Unused};
-use super::plan::{Scheduled, StepPlan};
-use super::request::{Event, FinishReason, RequestId};
-use super::sequence::{Limits, Sequence};
+use crate::sched::config::SchedulerConfig;
+use crate::sched::engine::EngineSnapshot;
+use crate::sched::metrics::EngineMetrics;
+use crate::sched::plan::{Scheduled, StepPlan};
+use crate::sched::request::{Event, FinishReason, RequestId};
+use crate::sched::sequence::{Limits, Sequence};
 
 /// A sequence that holds pages and a state slot.
 #[derive(Debug)]
@@ -34,29 +39,24 @@ struct Budget {
     num_prompt_logprobs_rows: usize,
 }
 
-/// How a sequence can start from what the caches hold.
-#[derive(Debug, Default)]
-struct PrefixHit {
-    num_blocks: usize,
-    restore: Option<SnapshotSlot>,
-    unused: Option<(Unused, usize)>,
-}
-
 #[derive(Debug)]
-pub(super) struct Scheduler {
+pub(in crate::sched) struct Scheduler {
     max_num_batched_tokens: usize,
     max_num_seqs: usize,
     max_prompt_logprobs_rows: usize,
     has_recurrent_state: bool,
     limits: Limits,
     kv: KvCache,
+    /// Pages of sources; none for a model without an encoder.
+    sources: KvCache,
     slots: StatePool,
     snapshots: SnapshotIndex,
     waiting: VecDeque<Sequence>,
     /// In order of arrival: the last one is the first to be preempted.
     running: Vec<Running>,
-    /// Free pages when the head of the queue last failed to get its share. Until more are free it is not tried again.
-    blocked_at: Option<usize>,
+    /// Free pages of both pools when the head of the queue last failed to get its share. Until one has more it is not
+    /// tried again.
+    blocked_at: Option<(usize, usize)>,
     num_preemptions: u64,
     sampler: Sampler,
     metrics: EngineMetrics,
@@ -68,19 +68,26 @@ pub(super) struct Scheduler {
 
 impl Scheduler {
     /// `num_snapshot_slots` is 0 for a runner that cannot copy recurrent state.
-    pub(super) fn new(config: &SchedulerConfig, limits: &RunnerLimits, num_snapshot_slots: usize) -> Self {
+    pub(in crate::sched) fn new(
+        config: &SchedulerConfig,
+        limits: &RunnerLimits,
+        num_snapshot_slots: usize,
+    ) -> Self {
         let cap = |own: usize, cap: Option<usize>| own.min(cap.unwrap_or(own)).max(1);
         let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
         // Every running sequence can have its decode row in every step.
         let max_num_seqs = cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens);
-        let use_snapshots = limits.has_recurrent_state && config.enable_prefix_caching;
+        // With a source, equal target tokens do not mean equal keys and values.
+        let share_prefixes = config.enable_prefix_caching && limits.source.is_none();
+        let use_snapshots = limits.has_recurrent_state && share_prefixes;
         Self {
             max_num_batched_tokens,
             max_num_seqs,
             max_prompt_logprobs_rows: config.max_prompt_logprobs_rows.max(1),
             has_recurrent_state: limits.has_recurrent_state,
             limits: Limits { eos_token_ids: config.eos_token_ids.clone(), max_len: max_len(limits) },
-            kv: KvCache::new(limits.num_blocks, limits.block_size, config.enable_prefix_caching),
+            kv: KvCache::new(limits.num_blocks, limits.block_size, share_prefixes),
+            sources: KvCache::new(limits.source.map_or(1, |s| s.num_blocks), limits.block_size, false),
             slots: StatePool::new(max_num_seqs),
             snapshots: SnapshotIndex::new(if use_snapshots { num_snapshot_slots } else { 0 }),
             waiting: VecDeque::new(),
@@ -94,16 +101,16 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::sched) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    pub(super) fn submit(&mut self, seq: Sequence) {
+    pub(in crate::sched) fn submit(&mut self, seq: Sequence) {
         self.waiting.push_back(seq);
     }
 
     /// Ends a request wherever it is; its pages are free afterwards. An unknown id has ended already.
-    pub(super) fn abort(&mut self, id: RequestId) {
+    pub(in crate::sched) fn abort(&mut self, id: RequestId) {
         if let Some(index) = self.running.iter().position(|r| r.seq.id == id) {
             self.end_running(index, |seq| finished(seq, FinishReason::Abort));
         } else if let Some(index) = self.waiting.iter().position(|seq| seq.id == id)
@@ -117,7 +124,7 @@ impl Scheduler {
     }
 
     /// Fails the sequences that took part in a step.
-    pub(super) fn fail_step(&mut self, plan: &StepPlan, error: &EngineError) {
+    pub(in crate::sched) fn fail_step(&mut self, plan: &StepPlan, error: &EngineError) {
         let mut indices: Vec<usize> = plan.seqs.iter().map(|s| s.index).collect();
         indices.sort_unstable();
         for index in indices.into_iter().rev() {
@@ -126,7 +133,7 @@ impl Scheduler {
     }
 
     /// Fails everything, running and waiting.
-    pub(super) fn fail_all(&mut self, error: &EngineError) {
+    pub(in crate::sched) fn fail_all(&mut self, error: &EngineError) {
         for index in (0..self.running.len()).rev() {
             self.end_running(index, |_| Event::Failed(error.clone()));
         }
@@ -137,18 +144,18 @@ impl Scheduler {
     }
 
     /// Fails one new request.
-    pub(super) fn refuse(&mut self, seq: Sequence, error: EngineError) {
+    pub(in crate::sched) fn refuse(&mut self, seq: Sequence, error: EngineError) {
         seq.send(Event::Failed(error));
         self.buried.push(seq);
     }
 
     /// No snapshot is trusted any more.
-    pub(super) fn forget_snapshots(&mut self) {
+    pub(in crate::sched) fn forget_snapshots(&mut self) {
         self.snapshots.clear();
     }
 
     /// Chooses the rows of the next step. An empty plan means that nothing can run.
-    pub(super) fn schedule(&mut self, plan: &mut StepPlan) {
+    pub(in crate::sched) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.clear();
         let mut budget = Budget {
             num_tokens: self.max_num_batched_tokens,
@@ -171,7 +178,7 @@ impl Scheduler {
     }
 
     /// Takes in the results of a step that was computed.
-    pub(super) fn complete(&mut self, plan: &mut StepPlan, logits: &Logits) {
+    pub(in crate::sched) fn complete(&mut self, plan: &mut StepPlan, logits: &Logits) {
         let now = Instant::now();
         self.metrics.iteration_tokens.record(plan.batch.num_tokens() as f64);
         for scheduled in &plan.seqs {
@@ -190,7 +197,7 @@ impl Scheduler {
 
     /// What the outside sees, also as metrics. Sequences that ended stop counting as in flight when `publish` has
     /// made it visible.
-    pub(super) fn report(&mut self, publish: impl FnOnce(EngineSnapshot)) {
+    pub(in crate::sched) fn report(&mut self, publish: impl FnOnce(EngineSnapshot)) {
         let snapshot = EngineSnapshot {
             running: self.running.len(),
             waiting: self.waiting.len(),
@@ -244,73 +251,10 @@ impl Scheduler {
             return;
         }
         let prompt_rows = seq.prompt_rows(end);
-        budget.num_tokens -= end - first;
+        // A source cannot be cut: the last one of a step may exceed the budget.
+        budget.num_tokens = (budget.num_tokens - (end - first)).saturating_sub(seq.num_to_encode());
         budget.num_prompt_logprobs_rows -= prompt_rows.len();
         plan.push(index, seq, *slot, end - first, prompt_rows);
-    }
-
-    /// Moves the head of the queue to the running sequences if there is room.
-    fn admit_next(&mut self, plan: &mut StepPlan) -> bool {
-        if self.running.len() >= self.max_num_seqs
-            || self.blocked_at.is_some_and(|free| self.kv.num_free() <= free)
-        {
-            return false;
-        }
-        let Some(mut seq) = self.waiting.pop_front() else { return false };
-        let hit = self.prefix_hit(&mut seq);
-        self.kv.adopt_prefix(&mut seq.table, hit.num_blocks);
-        // A spare page for each running sequence, so that it is not preempted right away.
-        let needed = self.kv.num_missing(&seq.table, seq.tokens.len()) + self.running.len();
-        let slot = if needed <= self.kv.num_free() { self.slots.allocate() } else { None };
-        let Some(slot) = slot else {
-            self.kv.release(&mut seq.table);
-            self.blocked_at = Some(self.kv.num_free());
-            self.waiting.push_front(seq);
-            return false;
-        };
-        // Cannot fail: the pages were counted.
-        let _ = self.kv.reserve(&mut seq.table, seq.tokens.len());
-        self.blocked_at = None;
-        self.start(seq, slot, &hit, plan);
-        true
-    }
-
-    fn start(&mut self, mut seq: Sequence, slot: StateSlot, hit: &PrefixHit, plan: &mut StepPlan) {
-        seq.num_computed = hit.num_blocks * self.kv.block_size();
-        if let Some(snapshot) = hit.restore {
-            self.snapshots.touch(snapshot);
-            plan.restores.push((snapshot, slot));
-        }
-        if self.kv.shares_prefixes() {
-            self.metrics.prefix_cache_queries.increment(seq.tokens.len() as u64);
-            self.metrics.prefix_cache_hits.increment(seq.num_computed as u64);
-        }
-        if let Some((reason, num_blocks)) = hit.unused {
-            self.metrics.count_unused(reason, num_blocks * self.kv.block_size());
-        }
-        seq.num_cached_tokens.get_or_insert(seq.num_computed);
-        seq.timeline.scheduled.get_or_insert_with(Instant::now);
-        self.running.push(Running { seq, slot });
-    }
-
-    /// How much of a sequence the caches can provide. Recurrent state must be there at the same depth as the pages.
-    fn prefix_hit(&self, seq: &mut Sequence) -> PrefixHit {
-        let matched = self.kv.match_prefix(&mut seq.table, &seq.tokens);
-        if matched == 0 {
-            return PrefixHit::default();
-        }
-        if seq.collects_prompt_logprobs() {
-            return PrefixHit { unused: Some((Unused::PromptLogprobs, matched)), ..PrefixHit::default() };
-        }
-        if !self.has_recurrent_state {
-            return PrefixHit { num_blocks: matched, ..PrefixHit::default() };
-        }
-        let (num_blocks, restore) = match self.snapshots.deepest(seq.table.hashes(matched)) {
-            Some((num_blocks, slot)) => (num_blocks, Some(slot)),
-            None => (0, None),
-        };
-        let lost = matched - num_blocks;
-        PrefixHit { num_blocks, restore, unused: (lost > 0).then_some((Unused::NoStateSnapshot, lost)) }
     }
 
     /// Where the recurrent state of a prompt is worth keeping: after its last page that can be a hit. A chunk ends
@@ -356,8 +300,7 @@ impl Scheduler {
 
     fn preempt_latest(&mut self) {
         let Some(Running { mut seq, slot }) = self.running.pop() else { return };
-        self.kv.release(&mut seq.table);
-        self.slots.release(slot);
+        self.release(&mut seq, slot);
         seq.num_computed = 0;
         self.num_preemptions += 1;
         self.metrics.num_preemptions.increment(1);
@@ -365,10 +308,18 @@ impl Scheduler {
         self.waiting.push_front(seq);
     }
 
+    /// Takes back all that a running sequence holds.
+    fn release(&mut self, seq: &mut Sequence, slot: StateSlot) {
+        self.kv.release(&mut seq.table);
+        if let Some(source) = &mut seq.source {
+            self.sources.release(&mut source.table);
+        }
+        self.slots.release(slot);
+    }
+
     fn end_running(&mut self, index: usize, event: impl FnOnce(&Sequence) -> Event) {
         let Running { mut seq, slot } = self.running.remove(index);
-        self.kv.release(&mut seq.table);
-        self.slots.release(slot);
+        self.release(&mut seq, slot);
         self.blocked_at = None;
         seq.send(event(&seq));
         self.buried.push(seq);
@@ -376,8 +327,14 @@ impl Scheduler {
 }
 
 /// Longest sequence that can run: the model's limit, or all pages if they hold less.
-pub(super) fn max_len(limits: &RunnerLimits) -> usize {
+pub(in crate::sched) fn max_len(limits: &RunnerLimits) -> usize {
     limits.max_model_len.min(limits.num_blocks.saturating_sub(1) * limits.block_size)
+}
+
+/// Longest source that can run; `None` for a model without an encoder.
+pub(in crate::sched) fn max_source_len(limits: &RunnerLimits) -> Option<usize> {
+    let source = limits.source?;
+    Some(source.max_len.min(source.num_blocks.saturating_sub(1) * limits.block_size))
 }
 
 fn finished(seq: &Sequence, reason: FinishReason) -> Event {
