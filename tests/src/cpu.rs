@@ -43,6 +43,12 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
+    /// Rows of a translation.
+    #[must_use]
+    pub fn of(self, source_ids: &'a [i64]) -> Self {
+        Self { source_ids, ..self }
+    }
+
     /// Rows of a decoder-only model.
     #[must_use]
     pub fn new(sequence: usize, num_computed: usize, token_ids: &'a [i64]) -> Self {
@@ -56,9 +62,26 @@ impl CpuModel {
     /// # Errors
     /// The model cannot be built.
     pub fn open(plugin: PluginModule_Ref, golden: &Golden, kv_dtype: KvDtype) -> Result<Self> {
+        Self::open_with(plugin, golden, kv_dtype, None)
+    }
+
+    /// As [`CpuModel::open`], with this many snapshots of recurrent state.
+    ///
+    /// # Errors
+    /// The model cannot be built.
+    pub fn open_with(
+        plugin: PluginModule_Ref,
+        golden: &Golden,
+        kv_dtype: KvDtype,
+        num_state_snapshots: Option<usize>,
+    ) -> Result<Self> {
         let directory = golden.model_directory()?;
         let source = ModelSource::open(directory.path())?;
-        Self::build(plugin, &source, golden.token_ids()?.len(), kv_dtype, Activations::F32)
+        // Two sources of an encoder-decoder fit into one pass of the encoder.
+        let max_len = if golden.is_seq2seq() { 2 * golden.max_len()? } else { golden.max_len()? };
+        let numerics = Numerics { activations: Activations::F32 };
+        let options = RunnerOptions { num_state_snapshots, ..options(max_len, kv_dtype, numerics) };
+        Self::build_with(plugin, &source, &options)
     }
 
     /// Opens any model for sequences of up to `max_len` tokens.
@@ -72,23 +95,12 @@ impl CpuModel {
         kv_dtype: KvDtype,
         activations: Activations,
     ) -> Result<Self> {
-        let options = RunnerOptions {
-            threads: 2,
-            isa: Isa::detect(),
-            numerics: Numerics { activations },
-            kv_dtype,
-            max_model_len: Some(max_len),
-            max_num_seqs: MAX_SEQS,
-            max_num_batched_tokens: 2 * max_len,
-            block_size: BLOCK_SIZE,
-            kv_cache_bytes: None,
-            strict_weights: true,
-            num_state_snapshots: Some(2),
-            load_mtp: true,
-            ignored_tensors: Vec::new(),
-            taps: Taps::Keep,
-        };
-        let built = build_runner(plugin, &open_attrs(source, Some(max_len)), Some(source), &options)?;
+        Self::build_with(plugin, source, &options(max_len, kv_dtype, Numerics { activations }))
+    }
+
+    fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
+        let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
+        let max_len = built.runner.limits().max_model_len;
         Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
     }
 
@@ -100,6 +112,15 @@ impl CpuModel {
         let batch = self.batch(chunks)?;
         self.runner.step(&batch, &mut self.logits)?;
         self.take_logits(batch.num_tokens())
+    }
+
+    /// What the encoder made of the sources of the last step, `[rows, width]`.
+    ///
+    /// # Errors
+    /// There is no encoder.
+    pub fn encoded(&self, rows: usize) -> Result<Tensor> {
+        let data = self.runner.encoder_output("encoder_hidden", rows).context("no encoder")?;
+        Ok(Tensor::new(&[rows, data.len() / rows], data.to_vec())?)
     }
 
     /// Runs one MTP depth over slots of one sequence: hidden states `[slots, width]` and, in the chunk, the tokens after
@@ -177,4 +198,23 @@ impl CpuModel {
 
 fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
     Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
+}
+
+fn options(max_len: usize, kv_dtype: KvDtype, numerics: Numerics) -> RunnerOptions {
+    RunnerOptions {
+        threads: 2,
+        isa: Isa::detect(),
+        numerics,
+        kv_dtype,
+        max_model_len: Some(max_len),
+        max_num_seqs: MAX_SEQS,
+        max_num_batched_tokens: 2 * max_len,
+        block_size: BLOCK_SIZE,
+        kv_cache_bytes: None,
+        num_state_snapshots: None,
+        load_mtp: true,
+        strict_weights: true,
+        ignored_tensors: Vec::new(),
+        taps: Taps::Keep,
+    }
 }

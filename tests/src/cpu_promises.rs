@@ -31,7 +31,7 @@ fn whole(model: &mut CpuModel, tokens: &[i64]) -> Result<Tensor> {
     model.step(&[Chunk::new(0, 0, tokens)])
 }
 
-fn ensure_same_bits(golden: &Golden, what: &str, found: &[f32], expected: &[f32]) -> Result<()> {
+pub(crate) fn ensure_same_bits(golden: &Golden, what: &str, found: &[f32], expected: &[f32]) -> Result<()> {
     let same =
         found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
     ensure!(same, "{}: {what} changes bits", golden.name);

@@ -151,6 +151,19 @@ impl Golden {
         Ok(tokens)
     }
 
+    /// Tokens of the longest sequence that was recorded.
+    ///
+    /// # Errors
+    /// golden.json does not have them.
+    pub fn max_len(&self) -> Result<usize> {
+        if !self.is_seq2seq() {
+            return Ok(self.token_ids()?.len());
+        }
+        let longest =
+            self.translations()?.iter().map(|(source, target)| source.len().max(target.len())).max();
+        longest.context("no translations")
+    }
+
     fn num_positions(&self) -> Result<usize> {
         self.facts["num_positions"].as_u64().map(|n| n as usize).context("golden.json has no num_positions")
     }

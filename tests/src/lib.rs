@@ -2,7 +2,9 @@
 
 pub mod cpu;
 pub mod cpu_promises;
+pub mod cpu_translation;
 pub mod differences;
+pub mod engine;
 pub mod golden;
 pub mod interpreter;
 pub mod npy;

@@ -1,0 +1,110 @@
+//! What the CPU device must compute for every golden model of an encoder-decoder plugin.
+
+use anyhow::{Context, Result, ensure};
+use metrale_reference::Tensor;
+
+use crate::cpu::{Chunk, CpuModel};
+use crate::cpu_promises::ensure_same_bits;
+use crate::differences::Differences;
+use crate::golden::Golden;
+
+/// A recorded translation: source tokens, target tokens, encoder output, logits.
+struct Recorded {
+    source: Vec<i64>,
+    target: Vec<i64>,
+    encoded: Tensor,
+    logits: Tensor,
+}
+
+fn recorded(golden: &Golden) -> Result<Vec<Recorded>> {
+    let encoded = golden.required_array("encoder_hidden_f32.npy")?;
+    let logits = golden.required_array("logits_f32.npy")?;
+    let of = |(row, (source, mut target)): (usize, (Vec<i64>, Vec<i64>))| {
+        target.truncate(logits.shape()[1]);
+        Ok(Recorded {
+            encoded: Tensor::new(&encoded.shape()[1..], encoded.row(row).to_vec())?.rows(0..source.len()),
+            logits: Tensor::new(&logits.shape()[1..], logits.row(row).to_vec())?,
+            source,
+            target,
+        })
+    };
+    let all = golden.translations()?.into_iter().enumerate().map(of).collect::<Result<Vec<_>>>()?;
+    ensure!(all.len() >= 2, "{}: {} translations", golden.name, all.len());
+    Ok(all)
+}
+
+fn whole(model: &mut CpuModel, sequence: usize, r: &Recorded) -> Result<Tensor> {
+    model.step(&[Chunk::new(sequence, 0, &r.target).of(&r.source)])
+}
+
+/// Encoder output and decoder logits of every row, at its real length.
+///
+/// # Errors
+/// They differ from what was recorded.
+pub fn translations_match(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let mut differences = Differences::default();
+    for recorded in &recorded(golden)? {
+        differences.compare("logits", &whole(model, 0, recorded)?, &recorded.logits)?;
+        differences.compare("encoder", &model.encoded(recorded.source.len())?, &recorded.encoded)?;
+    }
+    ensure!(differences.within_tolerance(), "{}: {differences}", golden.name);
+    Ok(())
+}
+
+/// A source is encoded once: later rows of the target, in chunks or one at a time, give the bits of the whole pass.
+///
+/// # Errors
+/// A chunking changes a bit.
+pub fn any_chunking_gives_the_same_bits(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    for recorded in &recorded(golden)? {
+        let expected = whole(model, 0, recorded)?;
+        for size in [1, 2, 16, 17] {
+            let mut start = 0;
+            for chunk in recorded.target.chunks(size) {
+                let found = model.step(&[Chunk::new(1, start, chunk).of(&recorded.source)])?;
+                let expected = expected.rows(start..start + chunk.len());
+                ensure_same_bits(golden, &format!("chunks of {size}"), found.data(), expected.data())?;
+                start += chunk.len();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Translations that are encoded together, and one that is being decoded beside them, give the bits that each gives alone.
+///
+/// # Errors
+/// The company changes a bit.
+pub fn rows_of_others_do_not_change_a_bit(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let all = recorded(golden)?;
+    let [first, second, ..] = all.as_slice() else { return Ok(()) };
+    let alone = [whole(model, 0, first)?, whole(model, 0, second)?];
+
+    let half = second.target.len() / 2;
+    model.step(&[Chunk::new(2, 0, &second.target[..half]).of(&second.source)])?;
+    let together = model.step(&[
+        Chunk::new(2, half, &second.target[half..=half]).of(&second.source),
+        Chunk::new(3, 0, &first.target).of(&first.source),
+        Chunk::new(1, 0, &second.target[..2]).of(&second.source),
+    ])?;
+    let rows = first.target.len();
+    ensure_same_bits(golden, "a decode row", together.row(0), alone[1].row(half))?;
+    ensure_same_bits(golden, "a prefill", together.rows(1..1 + rows).data(), alone[0].data())?;
+    let last = together.rows(1 + rows..3 + rows);
+    ensure_same_bits(golden, "a second prefill", last.data(), alone[1].rows(0..2).data())
+}
+
+/// A translation that is given up leaves nothing behind: a shorter source in its pages reads its own tokens only.
+///
+/// # Errors
+/// The leftovers change a bit.
+pub fn an_abandoned_translation_leaves_nothing(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let mut all = recorded(golden)?;
+    all.sort_by_key(|r| r.source.len());
+    let (short, long) = (all.first().context("no translation")?, all.last().context("no translation")?);
+    ensure!(short.source.len() < long.source.len(), "{}: sources of one length", golden.name);
+    let expected = whole(model, 1, short)?;
+    model.step(&[Chunk::new(0, 0, &long.target[..3]).of(&long.source)])?;
+    let found = whole(model, 0, short)?;
+    ensure_same_bits(golden, "an abandoned translation", found.data(), expected.data())
+}

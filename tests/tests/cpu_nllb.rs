@@ -1,0 +1,23 @@
+//! The nllb plugin on the CPU device, against golden models.
+
+#![allow(clippy::unwrap_used)]
+
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_tests::cpu_promises::for_all;
+use metrale_tests::cpu_translation;
+
+macro_rules! promises {
+    ($($promise:ident => $check:ident;)*) => {$(
+        #[test]
+        fn $promise() {
+            for_all(metrale_nllb::plugin_module(), KvDtype::F32, cpu_translation::$check).unwrap();
+        }
+    )*};
+}
+
+promises! {
+    encoder_and_decoder_match_transformers => translations_match;
+    any_chunking_gives_the_same_bits => any_chunking_gives_the_same_bits;
+    rows_of_other_sequences_do_not_change_a_bit => rows_of_others_do_not_change_a_bit;
+    an_abandoned_translation_leaves_nothing => an_abandoned_translation_leaves_nothing;
+}
