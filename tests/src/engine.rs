@@ -7,10 +7,11 @@ use metrale_core::sched::{
     EngineHandle, Event, GenerateRequest, Generation, SamplingParams, SchedulerConfig,
 };
 
-/// Starts the scheduler of a model that has no end-of-sequence token.
+/// Starts the scheduler of a model.
 #[must_use]
-pub fn serve(runner: ModelRunner, enable_prefix_caching: bool) -> EngineHandle {
-    let config = SchedulerConfig { enable_prefix_caching, ..SchedulerConfig::default() };
+pub fn serve(runner: ModelRunner, enable_prefix_caching: bool, eos_token_ids: &[u32]) -> EngineHandle {
+    let eos_token_ids = eos_token_ids.to_vec();
+    let config = SchedulerConfig { enable_prefix_caching, eos_token_ids, ..SchedulerConfig::default() };
     EngineHandle::spawn(Box::new(runner), config)
 }
 

@@ -9,3 +9,4 @@ pub mod golden;
 pub mod interpreter;
 pub mod npy;
 pub mod quantized;
+pub mod trained;

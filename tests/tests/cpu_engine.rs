@@ -23,7 +23,7 @@ fn with_golden(check: impl FnOnce(&Golden, &[u32])) {
 fn engine(golden: &Golden, enable_prefix_caching: bool, num_state_snapshots: usize) -> EngineHandle {
     let plugin = metrale_qwen3_ssm::plugin_module();
     let model = CpuModel::open_with(plugin, golden, KvDtype::F32, Some(num_state_snapshots)).unwrap();
-    serve(model.runner, enable_prefix_caching)
+    serve(model.runner, enable_prefix_caching, &[])
 }
 
 /// What each request gets on an engine of its own, which shares nothing.

@@ -33,7 +33,7 @@ impl Builder<'_> {
     }
 
     /// What a state holds is in the model's list of states; the device refuses what it cannot keep.
-    pub(super) fn declare_state(&mut self, reader: &Reader<'_>) -> Result<Option<Step>> {
+    pub(super) fn declare_state(reader: &Reader<'_>) -> Result<Option<Step>> {
         let kind = reader.text("kind")?;
         if kind == "tokens" {
             return Err(reader.unsupported("a state of token ids has no kernel"));

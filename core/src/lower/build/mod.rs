@@ -89,7 +89,7 @@ impl Builder<'_> {
                 self.constants.insert(node.outputs[0], Vector::Constant(reader.floats("values")?));
                 return Ok(None);
             }
-            "state/1" => return self.declare_state(reader),
+            "state/1" => return Self::declare_state(reader),
             "reshape/1" | "flatten/1" => return self.alias(node, reader),
             "split/1" => return self.split(node, reader),
             "add/1" => return self.binary(node, reader, Combine::Add),

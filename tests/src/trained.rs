@@ -1,0 +1,51 @@
+//! Small trained checkpoints, with what the transformers library does with them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use metrale_core::weights::ModelSource;
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::linear::Activations;
+use metrale_plugin_api::abi::PluginModule_Ref;
+use serde_json::Value as Json;
+
+use crate::cpu::CpuModel;
+
+/// A directory of `tests/models`.
+#[derive(Debug)]
+pub struct Trained {
+    /// Where it is.
+    pub directory: PathBuf,
+    /// golden.json
+    pub golden: Json,
+}
+
+impl Trained {
+    /// Reads what was recorded.
+    ///
+    /// # Errors
+    /// There is no such model.
+    pub fn open(name: &str) -> Result<Self> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+        let golden = std::fs::read(directory.join("golden.json"))
+            .with_context(|| format!("{} has no golden.json", directory.display()))?;
+        Ok(Self { golden: serde_json::from_slice(&golden)?, directory })
+    }
+
+    /// Loads the model for sequences of up to `max_len` tokens.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn load(&self, plugin: PluginModule_Ref, max_len: usize, kv_dtype: KvDtype) -> Result<CpuModel> {
+        let source = ModelSource::open(&self.directory)?;
+        CpuModel::build(plugin, &source, max_len, kv_dtype, Activations::F32)
+    }
+}
+
+/// A list of numbers, or of anything else, out of golden.json.
+///
+/// # Errors
+/// It is something else.
+pub fn list<T: serde::de::DeserializeOwned>(json: &Json) -> Result<Vec<T>> {
+    Ok(serde_json::from_value(json.clone())?)
+}
