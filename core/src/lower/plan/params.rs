@@ -61,7 +61,7 @@ pub enum Epilogue {
     },
 }
 
-/// One product of a [`Step::Linear`].
+/// One product of a [`Step::Linear`](super::Step::Linear).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Projection {
     /// `[N, K]`
