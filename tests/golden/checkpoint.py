@@ -1,6 +1,7 @@
 """Random weights for a transformers model, and the checkpoint written from them."""
 import copy
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 # Tensors that checkpoints keep in F32 beside BF16 weights.
-KEEP_F32 = ("A_log",)
+KEEP_F32 = ("A_log", "e_score_correction_bias", "weights_proj")
+# Buffers that checkpoints hold like parameters.
+STORED_BUFFERS = ("e_score_correction_bias",)
 
 
 def build(config: dict, seed: int):
@@ -28,12 +31,13 @@ def randomize(model, generator: torch.Generator) -> None:
     """Fills every parameter, rounded to bfloat16.
 
     Matrices N(0, 1/fan_in); embeddings N(0, 1), or N(0, 1/hidden) when tied to the head; vectors that start at one
-    1 + N(0, 0.1) and at zero N(0, 0.1); convolutions N(0, 0.16); A_log log U(0.01, 16).
+    1 + N(0, 0.1) and at zero N(0, 0.1), router biases among them; convolutions N(0, 0.16); A_log log U(0.01, 16).
     """
     embeddings = {id(m.weight): m for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     head = getattr(model, "lm_head", None)
     tied = id(head.weight) if head is not None and id(head.weight) in embeddings else None
-    for name, parameter in model.named_parameters():
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(STORED_BUFFERS)]
+    for name, parameter in [*model.named_parameters(), *buffers]:
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         if name.endswith("A_log"):
             value = torch.log(torch.rand(parameter.shape, generator=generator) * 15.99 + 0.01)
@@ -60,10 +64,35 @@ def save(model, config: dict, out: Path, extra: dict) -> dict:
         tensors |= load_file(file)
     saved_config = json.loads((scratch / "config.json").read_text())
     shutil.rmtree(scratch)
+    if config["model_type"] == "minimax_m3_vl_text":
+        tensors = published_minimax_m3(tensors)
     tensors |= extra
     save_file({name: stored(name, value) for name, value in tensors.items()}, out / "bf16" / "model.safetensors", metadata={"format": "pt"})
     (out / "config.json").write_text(json.dumps({**config, **saved_config}, indent=2))
     return {name: list(value.shape) for name, value in tensors.items()}
+
+
+def published_minimax_m3(tensors: dict) -> dict:
+    """The text class has no rule for its published names: those of the whole model, with MiniMax-M2's for experts."""
+    published = {}
+    for name, value in tensors.items():
+        name = "language_model." + re.sub(r"\.indexer\.([qk])_", r".index_\1_", name)
+        name = re.sub(r"\.mlp\.(experts|gate\.weight|shared_experts)", r".block_sparse_moe.\1", name)
+        name = name.replace(".mlp.gate.e_score_correction_bias", ".block_sparse_moe.e_score_correction_bias")
+        if name.endswith("experts.gate_up_proj"):
+            for expert, (gate, up) in enumerate(matrix.chunk(2, 0) for matrix in value):
+                published[name.replace("gate_up_proj", f"{expert}.w1.weight")] = gate.clone()
+                published[name.replace("gate_up_proj", f"{expert}.w3.weight")] = up.clone()
+        elif name.endswith("experts.down_proj"):
+            for expert, matrix in enumerate(value):
+                published[name.replace("down_proj", f"{expert}.w2.weight")] = matrix.clone()
+        elif name.endswith(".gate_up_proj.weight"):
+            gate, up = value.chunk(2, 0)
+            published[name.replace("gate_up_proj", "gate_proj")] = gate.clone()
+            published[name.replace("gate_up_proj", "up_proj")] = up.clone()
+        else:
+            published[name] = value
+    return published
 
 
 def stored(name: str, value: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 //! Golden models: tiny checkpoints with what the transformers library computes for them.
 //!
-//! The archive in `tests/golden/` holds one seed of every configuration. More of them, of other seeds or dimensions, are
+//! The archives in `tests/golden/` hold one seed of every configuration. More of them, of other seeds or dimensions, are
 //! found in every directory with a `golden.json` below the one that the environment variable `METRALE_GOLDENS` names.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
-const ARCHIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/seed0.tar.gz");
+const ARCHIVES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -24,7 +24,7 @@ pub struct Golden {
     facts: Json,
 }
 
-/// Golden models of one plugin. The unpacked archive lives as long as this.
+/// Golden models of one plugin. The unpacked archives live as long as this.
 #[derive(Debug)]
 pub struct Goldens {
     /// All models, at least one.
@@ -42,8 +42,10 @@ impl Goldens {
         let unpacked = tempfile::tempdir()?;
         let seed0 = unpacked.path().join("seed0");
         std::fs::create_dir(&seed0)?;
-        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(&seed0).status()?;
-        ensure!(status.success(), "tar could not unpack {ARCHIVE}");
+        for archive in archives()? {
+            let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
+            ensure!(status.success(), "tar could not unpack {}", archive.display());
+        }
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {
@@ -60,6 +62,12 @@ impl Goldens {
         ensure!(!models.is_empty(), "no golden model of the plugin {}", manifest.plugin.name);
         Ok(Self { models, _unpacked: unpacked })
     }
+}
+
+fn archives() -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(ARCHIVES).context(ARCHIVES)?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "gz")).collect())
 }
 
 /// Directories with a golden.json, in order of their names.
