@@ -3,7 +3,7 @@
 //! A pair is (token, pick): pair p = token * `top_k` + pick. Expert projections compute one row per pair with the
 //! inner products of [`super::linear`], so a row does not depend on how tokens are distributed over experts.
 
-use super::elementwise::{Unary, map_rows};
+use super::elementwise::{Gate, map_rows};
 use super::linear::{Activations, Epilogue, Projected, project_rows};
 use super::{Cpu, Weight, math, norm};
 use crate::error::{KernelError, Result, ensure_len, ensure_value, rows_of};
@@ -184,14 +184,14 @@ impl<'a> Stacked<'a> {
 pub enum ExpertOp<'a> {
     /// y = x Wᵀ.
     Linear(Stacked<'a>),
-    /// y = activation(x gateᵀ) * (x upᵀ).
+    /// y = activation(x gateᵀ, x upᵀ).
     Gated {
         /// Gate weights.
         gate: Stacked<'a>,
         /// Up weights.
         up: Stacked<'a>,
-        /// Applied to the gate.
-        activation: Unary,
+        /// How both become one.
+        activation: Gate,
     },
 }
 

@@ -44,7 +44,8 @@ pub struct StateSizes {
 }
 
 fn kv_bytes(layout: &KvLayout, dtype: KvDtype) -> usize {
-    layout.num_heads * (layout.k_dim + layout.v_dim) * dtype.num_bytes()
+    let v_dim = if layout.v_is_k_prefix { 0 } else { layout.v_dim };
+    layout.num_heads * (layout.k_dim + v_dim) * dtype.num_bytes()
 }
 
 fn slot_len(kind: &StateKind) -> usize {
@@ -89,7 +90,8 @@ impl States {
                 head_dim: layout.k_dim,
                 value_dim: layout.v_dim,
             };
-            KvCache::new(shape, sizes.kv_dtype).map(State::Paged)
+            let new = if layout.v_is_k_prefix { KvCache::with_values_in_keys } else { KvCache::new };
+            new(shape, sizes.kv_dtype).map(State::Paged)
         };
         let state = |state: &StateDecl| match &state.kind {
             StateKind::Kv(layout) => paged(layout, sizes.num_blocks),

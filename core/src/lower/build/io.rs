@@ -38,11 +38,8 @@ impl Builder<'_> {
         if kind == "tokens" {
             return Err(reader.unsupported("a state of token ids has no kernel"));
         }
-        if reader.flag("v_is_k_prefix")? {
-            return Err(reader.unsupported("values that are a prefix of the keys have no kernel"));
-        }
         // All tokens are kept, so a window needs no care here: it is an attribute of attention.
-        for key in ["name", "num_heads", "k_dim", "v_dim", "window", "shape"] {
+        for key in ["name", "num_heads", "k_dim", "v_dim", "v_is_k_prefix", "window", "shape"] {
             reader.without_effect(key);
         }
         Ok(None)

@@ -23,4 +23,11 @@ impl Builder<'_> {
         let projection = Projection { matrix, bias, epilogue: Epilogue::Store, out };
         Ok(Step::Linear { x, projections: vec![projection] })
     }
+
+    pub(super) fn head_linear(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {
+        let x = self.reg(reader, 0)?;
+        let [heads, _] = self.row(reader, reader.input(0))?;
+        let matrix = self.matrix(reader, reader.input(1))?;
+        Ok(Step::HeadLinear { x, heads, matrix, out: self.new_reg(node.outputs[0]) })
+    }
 }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod indexer;
 mod io;
 mod linear;
 mod moe;
@@ -97,6 +98,7 @@ impl Builder<'_> {
             "div/1" => return self.binary(node, reader, Combine::Div),
             "embedding/1" => self.embedding(node, reader)?,
             "linear/1" => self.linear(node, reader)?,
+            "head_linear/1" => self.head_linear(node, reader)?,
             "rms_norm/1" => self.rms_norm(node, reader)?,
             "layer_norm/1" => self.layer_norm(node, reader)?,
             "l2_norm/1" => self.l2_norm(node, reader)?,
@@ -105,10 +107,12 @@ impl Builder<'_> {
             "sinusoid/1" => self.sinusoid(node, reader)?,
             "kv_write/1" => self.kv_write(reader)?,
             "attention/1" => self.attention(node, reader)?,
+            "indexer_topk/1" => self.indexer_topk(node, reader)?,
             "causal_conv1d/1" => self.causal_conv1d(node, reader)?,
             "gated_delta_rule/1" => self.gated_delta_rule(node, reader)?,
             "moe/1" => self.moe(node, reader)?,
             "affine/1" => self.affine(node, reader)?,
+            "clamp/1" => self.clamp(node, reader)?,
             "silu/1" => self.unary(node, reader, Function::Silu)?,
             "sigmoid/1" => self.unary(node, reader, Function::Sigmoid)?,
             "relu/1" => self.unary(node, reader, Function::Relu)?,

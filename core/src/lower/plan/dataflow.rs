@@ -22,8 +22,12 @@ impl Step {
             | Self::Conv { x, .. }
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
+            | Self::Clamp { x, .. }
+            | Self::HeadLinear { x, .. }
             | Self::Slice { x, .. } => vec![*x],
-            Self::KvWrite { k, v, .. } => vec![*k, *v],
+            Self::KvWrite { k, v, .. } => std::iter::once(*k).chain(*v).collect(),
+            Self::Index(index) => std::iter::once(index.q).chain(index.head_weights).collect(),
+            Self::SparseAttention { q, select, .. } => vec![*q, select.entries],
             Self::LocalAttention { q, k, v, .. } => vec![*q, *k, *v],
             Self::DeltaRule { q, k, v, g, beta, .. } => vec![*q, *k, *v, *g, *beta],
             Self::Moe(moe) => vec![moe.x, moe.logits],
@@ -43,6 +47,7 @@ impl Step {
             Self::Linear { projections, .. } => projections.iter().map(|p| p.out).collect(),
             Self::KvWrite { .. } => vec![],
             Self::Moe(moe) => vec![moe.inner, moe.chosen, moe.out],
+            Self::Index(index) => vec![index.out],
             Self::Embed { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
@@ -56,6 +61,9 @@ impl Step {
             | Self::Unary { out, .. }
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
+            | Self::Clamp { out, .. }
+            | Self::HeadLinear { out, .. }
+            | Self::SparseAttention { out, .. }
             | Self::Slice { out, .. }
             | Self::Concat { out, .. } => vec![*out],
         }
@@ -69,7 +77,8 @@ impl Step {
             | Self::L2Norm { x, out, .. }
             | Self::Rope { x, out, .. }
             | Self::Unary { x, out, .. }
-            | Self::Affine { x, out, .. } => Some((*x, *out)),
+            | Self::Affine { x, out, .. }
+            | Self::Clamp { x, out, .. } => Some((*x, *out)),
             Self::Binary { a, b, out, .. } if !matches!(b, Operand::Reg(b) | Operand::PerRow(b) if b == a) => {
                 Some((*a, *out))
             }

@@ -11,8 +11,8 @@ use metrale_graph::Source;
 use metrale_graph::resolve::ResolvedWeight;
 
 pub use params::{
-    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, KvHeads, Moe, Operand,
-    Projection, Scoring,
+    Attend, Columns, Combine, DeltaRule, Epilogue, ExpertActivation, Experts, Function, Groups, Index,
+    KvHeads, Moe, Operand, Pool, Projection, Scoring, Select,
 };
 pub use step::Step;
 

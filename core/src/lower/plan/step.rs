@@ -1,8 +1,8 @@
 //! The launches of a plan.
 
 use super::{
-    Attend, Columns, Combine, DeltaRule, Function, KvHeads, MatrixId, Moe, Operand, Projection, Reg, StateId,
-    TableId, VectorId,
+    Attend, Columns, Combine, DeltaRule, Function, Index, KvHeads, MatrixId, Moe, Operand, Projection, Reg,
+    Select, StateId, TableId, VectorId,
 };
 
 /// One launch.
@@ -21,6 +21,17 @@ pub enum Step {
         x: Reg,
         /// The products.
         projections: Vec<Projection>,
+    },
+    /// Every head's product with a matrix of its own.
+    HeadLinear {
+        /// `[T, heads, K]`
+        x: Reg,
+        /// Heads.
+        heads: usize,
+        /// `[heads · N, K]`
+        matrix: MatrixId,
+        /// `[T, heads, N]`
+        out: Reg,
     },
     /// Root-mean-square norm of rows of `width`.
     RmsNorm {
@@ -93,15 +104,30 @@ pub enum Step {
         state: StateId,
         /// `[T, kv_heads, k_dim]`
         k: Reg,
-        /// `[T, kv_heads, v_dim]`
-        v: Reg,
+        /// `[T, kv_heads, v_dim]`; left out where values are the first dimensions of the keys.
+        v: Option<Reg>,
     },
+    /// Chooses the positions that a sparse attention reads.
+    Index(Box<Index>),
     /// Attention over a cache.
     Attention {
         /// The cache.
         state: StateId,
         /// `[T, heads, k_dim]`
         q: Reg,
+        /// How.
+        how: Attend,
+        /// `[T, heads, v_dim]`
+        out: Reg,
+    },
+    /// Attention over chosen positions of a cache.
+    SparseAttention {
+        /// The cache.
+        state: StateId,
+        /// `[T, heads, k_dim]`
+        q: Reg,
+        /// The positions.
+        select: Select,
         /// How.
         how: Attend,
         /// `[T, heads, v_dim]`
@@ -188,6 +214,17 @@ pub enum Step {
         factor: f32,
         /// Summand.
         shift: f32,
+        /// Output.
+        out: Reg,
+    },
+    /// `min(max(x, low), high)`.
+    Clamp {
+        /// Input.
+        x: Reg,
+        /// Lower bound; −∞ does not bind.
+        low: f32,
+        /// Upper bound; ∞ does not bind.
+        high: f32,
         /// Output.
         out: Reg,
     },

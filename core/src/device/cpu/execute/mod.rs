@@ -88,6 +88,11 @@ impl Executor<'_> {
                 self.writing(*out, |_, out| embedding::gather(cpu, table, ids, out))
             }
             Step::Linear { x, projections } => self.linear(*x, projections),
+            Step::HeadLinear { x, heads, matrix, out } => {
+                let (cpu, weight, activations) =
+                    (self.cpu, &self.matrices[matrix.0], self.numerics.activations);
+                self.mapping(*x, *out, |x, out| linear::head_linear(cpu, x, activations, weight, *heads, out))
+            }
             Step::RmsNorm { x, weight, zero_centered, eps, width, out } => {
                 let (cpu, vectors) = (self.cpu, self.vectors);
                 let weight = norm_weight(vectors, *weight, *zero_centered);
@@ -120,6 +125,10 @@ impl Executor<'_> {
             }
             Step::KvWrite { state, k, v } => self.kv_write(*state, *k, *v),
             Step::Attention { state, q, how, out } => self.attention(*state, *q, how, *out),
+            Step::Index(index) => self.index(index),
+            Step::SparseAttention { state, q, select, how, out } => {
+                self.sparse_attention(*state, (*q, *select), how, *out)
+            }
             Step::LocalAttention { q, k, v, shape, how, out } => {
                 self.local_attention(*q, (*k, *v), *shape, how, *out)
             }
@@ -147,6 +156,13 @@ impl Executor<'_> {
                     });
                 }
                 self.mapping(*x, *out, |x, out| elementwise::scale(cpu, x, *factor, *shift, out))
+            }
+            Step::Clamp { x, low, high, out } => {
+                let cpu = self.cpu;
+                self.changing(*x, *out, |out| {
+                    elementwise::clamp_in_place(cpu, out, *low, *high);
+                    Ok(())
+                })
             }
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
@@ -209,7 +225,7 @@ impl Executor<'_> {
                     Epilogue::Residual(r) if registers.same_buffer(r, p.out) => linear::Epilogue::Accumulate,
                     Epilogue::Residual(r) => linear::Epilogue::Residual(registers.read(r, rows)),
                     Epilogue::SiluGate { up, up_bias } => linear::Epilogue::Gated {
-                        activation: Unary::Silu,
+                        activation: Unary::Silu.into(),
                         up: &self.matrices[up.0],
                         up_bias: vector(up_bias),
                     },
