@@ -10,6 +10,7 @@ use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
+use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::Tensor;
 
 use crate::golden::Golden;
@@ -99,6 +100,9 @@ impl CpuModel {
     }
 
     fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
+        let models = Manifest::parse(plugin.manifest()().as_str())?.models;
+        let ignored_tensors = models.into_iter().flat_map(|m| m.ignored).collect();
+        let options = &RunnerOptions { ignored_tensors, ..options.clone() };
         let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
         let max_len = built.runner.limits().max_model_len;
         Ok(Self { runner: built.runner, logits: Logits::default(), max_len })

@@ -10,3 +10,4 @@ pub mod interpreter;
 pub mod npy;
 pub mod quantized;
 pub mod trained;
+pub mod trained_promises;

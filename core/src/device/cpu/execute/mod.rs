@@ -169,21 +169,23 @@ impl Executor<'_> {
                 let to = elementwise::Columns { width: *count, start: 0 };
                 self.mapping(*x, *out, |x, out| elementwise::copy_columns(x, from, *count, out, to))
             }
-            Step::Concat { parts, out } => {
-                let rows = self.context.rows;
-                let width = parts.iter().map(|p| p.1).sum();
-                self.writing(*out, |registers, out| {
-                    let mut start = 0;
-                    for (part, count) in parts {
-                        let from = elementwise::Columns { width: *count, start: 0 };
-                        let to = elementwise::Columns { width, start };
-                        elementwise::copy_columns(registers.read(*part, rows), from, *count, out, to)?;
-                        start += count;
-                    }
-                    Ok(())
-                })
-            }
+            Step::Concat { parts, out } => self.concat(parts, *out),
         }
+    }
+
+    fn concat(&mut self, parts: &[(Reg, usize)], out: Reg) -> Result<()> {
+        let rows = self.context.rows;
+        let width = parts.iter().map(|p| p.1).sum();
+        self.writing(out, |registers, out| {
+            let mut start = 0;
+            for (part, count) in parts {
+                let from = elementwise::Columns { width: *count, start: 0 };
+                let to = elementwise::Columns { width, start };
+                elementwise::copy_columns(registers.read(*part, rows), from, *count, out, to)?;
+                start += count;
+            }
+            Ok(())
+        })
     }
 
     /// Lends the output, with the other registers to read.
