@@ -3,11 +3,13 @@
 pub mod cpu;
 pub mod cpu_promises;
 pub mod cpu_translation;
+pub mod damaged;
 pub mod differences;
 pub mod engine;
 pub mod golden;
 pub mod interpreter;
 pub mod npy;
 pub mod quantized;
+pub mod stored;
 pub mod trained;
 pub mod trained_promises;

@@ -22,3 +22,8 @@ promises! {
     an_abandoned_sequence_leaves_nothing: F32 => an_abandoned_sequence_leaves_nothing;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
 }
+
+#[test]
+fn a_tensor_that_is_missing_renamed_transposed_or_of_integers_is_named() {
+    assert!(metrale_tests::damaged::damage_is_named(metrale_minimax_m2::plugin_module()).unwrap() > 100);
+}

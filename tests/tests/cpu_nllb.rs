@@ -21,3 +21,8 @@ promises! {
     rows_of_other_sequences_do_not_change_a_bit => rows_of_others_do_not_change_a_bit;
     an_abandoned_translation_leaves_nothing => an_abandoned_translation_leaves_nothing;
 }
+
+#[test]
+fn a_tensor_that_is_missing_renamed_transposed_or_of_integers_is_named() {
+    assert!(metrale_tests::damaged::damage_is_named(metrale_nllb::plugin_module()).unwrap() > 100);
+}

@@ -24,3 +24,8 @@ promises! {
     the_mtp_head_matches_transformers: F32 => mtp_matches;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
 }
+
+#[test]
+fn a_tensor_that_is_missing_renamed_transposed_or_of_integers_is_named() {
+    assert!(metrale_tests::damaged::damage_is_named(metrale_qwen3_ssm::plugin_module()).unwrap() > 100);
+}
