@@ -105,10 +105,6 @@ impl Lists {
 }
 
 impl List {
-    pub(super) fn len(&self) -> usize {
-        self.range.len()
-    }
-
     pub(super) fn view(&self) -> Result<View<'_, u32>> {
         if self.step != self.shared.step.load(Ordering::Relaxed) {
             let reason = "a list of an earlier step".to_owned();

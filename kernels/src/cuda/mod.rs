@@ -58,7 +58,7 @@ mod timer;
 mod weight;
 
 pub use attention::Rows;
-pub use device::{Cuda, DeviceInfo, devices};
+pub use device::{Cuda, DeviceInfo, devices, usable};
 pub use element::Element;
 pub use graph::Graph;
 pub use indices::Indices;
