@@ -12,7 +12,6 @@ use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
-const ARCHIVES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -65,7 +64,9 @@ impl Goldens {
 }
 
 fn archives() -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(ARCHIVES).context(ARCHIVES)?;
+    let directory = crate::data_directory().join("golden");
+    let entries =
+        std::fs::read_dir(&directory).with_context(|| format!("cannot list {}", directory.display()))?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     Ok(paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "gz")).collect())
 }
