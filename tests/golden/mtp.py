@@ -1,4 +1,4 @@
-"""The multi-token-prediction head of the qwen3_next family, which transformers does not load with the model."""
+"""The multi-token-prediction head of the qwen3_next and qwen3_5 families, which transformers does not load with the model."""
 import copy
 
 import torch
@@ -7,7 +7,7 @@ from transformers.modeling_layers import MtpLayer
 import checkpoint
 from summary import summarize
 
-FAMILIES = {"qwen3_next"}
+FAMILIES = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 PUBLISHED = {
     "enorm.weight": "mtp.pre_fc_norm_embedding.weight",
     "hnorm.weight": "mtp.pre_fc_norm_hidden.weight",
@@ -33,7 +33,7 @@ def run(model, ids: torch.Tensor, hidden: torch.Tensor, generator: torch.Generat
 
 def build(model, generator: torch.Generator):
     """One layer made of the model's own decoder layer class, with full attention and experts."""
-    config = copy.deepcopy(model.config)
+    config = copy.deepcopy(model.config.get_text_config())
     config.num_hidden_layers = 1
     config.layer_types = ["full_attention"]
     config._attn_implementation = "eager"
@@ -53,7 +53,8 @@ def forward(layer, model, ids: torch.Tensor, hidden: torch.Tensor):
     previous = hidden[:, :-1]
     length = previous.shape[1]
     positions = torch.arange(length)[None]
-    rotary = decoder.rotary_emb(embedded, positions)
+    streams = positions[None].expand(3, 1, length) if hasattr(decoder.rotary_emb, "mrope_section") else positions
+    rotary = decoder.rotary_emb(embedded, streams)
     mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
     output = layer(embedded, previous, position_embeddings=rotary, attention_mask=mask, position_ids=positions, cache=None)
     return output, model.lm_head(output)
