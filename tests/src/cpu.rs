@@ -1,11 +1,16 @@
 //! A golden model on the CPU device, driven step by step.
 
-use anyhow::{Context, Result};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use metrale_core::device::cpu::Numerics;
-use metrale_core::exec::{Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
+use metrale_core::exec::{
+    Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, SequenceImages, StateSlot, StepRunner,
+};
 use metrale_core::factory::{RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::weights::ModelSource;
+use metrale_graph::images::PlacedImage;
 use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
@@ -23,8 +28,12 @@ const MAX_SEQS: usize = 4;
 pub struct CpuModel {
     /// Runs steps.
     pub runner: ModelRunner,
+    /// Decoder layers.
+    pub num_layers: usize,
     logits: Logits,
     max_len: usize,
+    /// What the first tokens of every sequence stand for, for a model that sees images.
+    images: Option<Arc<SequenceImages>>,
 }
 
 /// Rows of one sequence in a step.
@@ -81,7 +90,8 @@ impl CpuModel {
         let max_len = if golden.is_seq2seq() { 2 * golden.max_len()? } else { golden.max_len()? };
         let numerics = Numerics { activations: Activations::F32 };
         let options = RunnerOptions { num_state_snapshots, ..options(max_len, kv_dtype, numerics) };
-        Self::build_with(plugin, &source, &options)
+        let images = golden.images()?.map(sequence_images).transpose()?;
+        Ok(Self { images, ..Self::build_with(plugin, &source, &options)? })
     }
 
     /// Opens any model for sequences of up to `max_len` tokens.
@@ -101,7 +111,13 @@ impl CpuModel {
     fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
         let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
         let max_len = built.runner.limits().max_model_len;
-        Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
+        Ok(Self {
+            runner: built.runner,
+            num_layers: built.facts.num_layers,
+            logits: Logits::default(),
+            max_len,
+            images: None,
+        })
     }
 
     /// Runs the chunks as one step; gives the logits of every row, `[rows, vocab]`.
@@ -109,7 +125,8 @@ impl CpuModel {
     /// # Errors
     /// The step fails.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Tensor> {
-        let batch = self.batch(chunks)?;
+        let mut batch = self.batch(chunks)?;
+        batch.seqs.iter_mut().for_each(|seq| seq.images.clone_from(&self.images));
         self.runner.step(&batch, &mut self.logits)?;
         self.take_logits(batch.num_tokens())
     }
@@ -158,6 +175,7 @@ impl CpuModel {
             num_computed: chunk.num_computed,
             block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
             state_slot: StateSlot(chunk.sequence as u32),
+            images: None,
             source: (!chunk.source_ids.is_empty()).then_some(source),
         })
     }
@@ -194,6 +212,18 @@ impl CpuModel {
         }
         Ok(Tensor::new(&[start, width], data)?)
     }
+}
+
+fn sequence_images((placed, pixels): (Vec<PlacedImage>, Tensor)) -> Result<Arc<SequenceImages>> {
+    let mut images = SequenceImages::default();
+    let mut rows = 0;
+    for image in &placed {
+        let count = image.grid.num_patches();
+        images.patches.push(pixels.rows(rows..rows + count).data().into());
+        rows += count;
+    }
+    ensure!(rows == pixels.shape()[0], "{rows} patches of images, {} recorded", pixels.shape()[0]);
+    Ok(Arc::new(SequenceImages { placed, ..images }))
 }
 
 fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {

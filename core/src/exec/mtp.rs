@@ -2,7 +2,7 @@
 
 use super::head::compute_logits;
 use super::runner::device_error;
-use super::{Batch, Logits, ModelRunner};
+use super::{Batch, Logits, ModelRunner, Vision};
 use crate::device::cpu::StepContext;
 use crate::error::EngineError;
 
@@ -27,6 +27,9 @@ impl ModelRunner {
     ) -> Result<(), EngineError> {
         self.check(batch)?;
         self.rows.fill(&batch.seqs, self.limits.block_size);
+        if let Some(vision) = &mut self.vision {
+            vision.place(&batch.seqs);
+        }
         let (rows, loaded) = (batch.num_tokens(), self.mtp.len());
         let plan = self.mtp.get_mut(depth).ok_or_else(|| {
             EngineError::Internal(format!("MTP depth {depth} of a model with {loaded} loaded"))
@@ -47,6 +50,7 @@ impl ModelRunner {
             slots: &self.rows.slots,
             sequences: &self.rows.sequences(),
             state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
             ..StepContext::default()
         };
         let device = &mut self.device;

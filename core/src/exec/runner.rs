@@ -3,7 +3,7 @@
 use metrale_kernels::cpu::Cpu;
 
 use super::head::compute_logits;
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
+use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner, Vision};
 use crate::device::cpu::{CpuPlan, LaunchError, Numerics, States, StepContext};
 use crate::error::EngineError;
 
@@ -15,6 +15,7 @@ pub struct ModelRunner {
     pub(crate) lm_head: CpuPlan,
     pub(crate) encoder: Option<CpuPlan>,
     pub(crate) mtp: Vec<CpuPlan>,
+    pub(crate) vision: Option<Vision>,
     pub(crate) limits: RunnerLimits,
     /// Slots for recurrent state besides those of running sequences.
     pub(crate) num_snapshots: usize,
@@ -39,6 +40,9 @@ impl StepRunner for ModelRunner {
         self.check(batch)?;
         self.start_sequences(batch);
         self.encode(batch)?;
+        if let Some(vision) = &mut self.vision {
+            vision.see(&mut self.device, batch)?;
+        }
 
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
@@ -51,6 +55,7 @@ impl StepRunner for ModelRunner {
             sequences: &self.rows.sequences(),
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
         };
         let device = &mut self.device;
         self.text.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
@@ -80,6 +85,12 @@ impl ModelRunner {
     #[must_use]
     pub fn output(&self, name: &str, rows: usize) -> Option<&[f32]> {
         self.text.output(name, rows)
+    }
+
+    /// What the vision tower made of the images of the last step, `[image rows, width]`, row after row.
+    #[must_use]
+    pub fn image_rows(&self) -> Option<&[f32]> {
+        self.vision.as_ref().map(|vision| vision.context().rows)
     }
 
     /// The instruction set that the kernels use.
@@ -118,6 +129,9 @@ impl ModelRunner {
         }
         if limits.has_recurrent_state && seq.state_slot.0 as usize >= limits.max_num_seqs {
             return Err(format!("state slot {} of {}", seq.state_slot.0, limits.max_num_seqs));
+        }
+        if seq.images.is_some() && self.vision.is_none() {
+            return Err("images for a model without a vision tower".to_owned());
         }
         match (&seq.source, &limits.source) {
             (None, None) => Ok(()),

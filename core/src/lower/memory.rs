@@ -11,19 +11,18 @@ pub(super) fn assign(plan: &mut Plan) {
     let mut planner =
         Planner { buffers: vec![usize::MAX; plan.widths.len()], widths: Vec::new(), free: Vec::new() };
     for (_, reg) in &plan.inputs {
-        planner.allocate(*reg, plan.widths[reg.0]);
+        planner.allocate(*reg, plan.width_per_row(*reg));
     }
     for (i, planned) in plan.steps.iter().enumerate() {
-        let reused = planned
-            .step
-            .in_place()
-            .filter(|(from, to)| last_read[from.0] == Some(i) && plan.widths[from.0] == plan.widths[to.0]);
+        let reused = planned.step.in_place().filter(|(from, to)| {
+            last_read[from.0] == Some(i) && plan.width_per_row(*from) == plan.width_per_row(*to)
+        });
         if let Some((from, to)) = reused {
             planner.buffers[to.0] = planner.buffers[from.0];
         }
         for reg in planned.step.writes() {
             if planner.buffers[reg.0] == usize::MAX {
-                planner.allocate(reg, plan.widths[reg.0]);
+                planner.allocate(reg, plan.width_per_row(reg));
             }
         }
         let mut dead: Vec<Reg> = planned.step.reads().into_iter().chain(planned.step.writes()).collect();

@@ -101,7 +101,9 @@ pub fn token_positions(images: &[PlacedImage], merge: usize, range: Range<usize>
     streams
 }
 
-fn token_position(images: &[PlacedImage], merge: usize, token: usize) -> [i64; 3] {
+/// Frame, row and column of one token, as in [`token_positions`].
+#[must_use]
+pub fn token_position(images: &[PlacedImage], merge: usize, token: usize) -> [i64; 3] {
     let mut shift = 0;
     for image in images.iter().take_while(|image| image.start <= token) {
         let (tokens, columns) = (image.grid.num_tokens(merge), image.grid.columns / merge);

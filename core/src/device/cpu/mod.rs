@@ -56,6 +56,21 @@ pub struct StepContext<'a> {
     pub sources: &'a [Sequence<'a>],
     /// The same sequences with the slots of their recurrent state.
     pub state_slots: &'a [SlotSequence],
+    /// What a model that sees images needs besides.
+    pub images: ImageContext<'a>,
+}
+
+/// What an entry point between images and text needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImageContext<'a> {
+    /// `[3, rows]` frame, row and column of every row: a token of a text with images, or a patch.
+    pub streams: &'a [u32],
+    /// `[image rows, width]` what the tower made of the images of the step.
+    pub rows: &'a [f32],
+    /// `[rows]` the image row that stands for a row of text.
+    pub index: &'a [Option<u32>],
+    /// `[patches, 4]` entries of a square table of positions that a patch lies between.
+    pub taps: &'a [u32],
 }
 
 /// How numbers are computed.
@@ -95,6 +110,12 @@ impl CpuPlan {
     #[must_use]
     pub fn max_rows(&self) -> usize {
         self.max_rows
+    }
+
+    /// Rows of the square table of positions that `position_taps` refer to, if the plan reads them.
+    #[must_use]
+    pub fn position_table(&self) -> Option<usize> {
+        self.plan.position_table
     }
 
     /// Rows of an input, to be filled before [`CpuPlan::run`].

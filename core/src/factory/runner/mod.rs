@@ -14,7 +14,8 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::cpu::{CpuPlan, LOCAL_PAGE, Numerics, States, WeightLoader};
 use crate::exec::runner::Device;
-use crate::exec::{ModelRunner, Rows};
+use crate::exec::{ModelRunner, Rows, Vision};
+use crate::images::ImageSettings;
 use crate::lower::{Plan, Taps, lower};
 use crate::weights::{ModelSource, Progress, Stage};
 
@@ -97,6 +98,7 @@ struct Plans {
     lm_head: Plan,
     encoder: Option<Plan>,
     mtp: Vec<Plan>,
+    vision: Option<Plan>,
 }
 
 /// Builds a runner. `attrs` is what the plugin's `open` gets; without a `source` the weights are dummies.
@@ -138,6 +140,7 @@ pub fn build_runner(
         .into_iter()
         .map(|plan| CpuPlan::new(plan, &mut loader, max_rows))
         .collect::<Result<Vec<_>, _>>()?;
+    let vision = load_vision(plans.vision, &traced.facts, &mut loader)?;
     drop(progress);
 
     let activation_bytes =
@@ -149,6 +152,7 @@ pub fn build_runner(
         lm_head,
         encoder,
         mtp,
+        vision,
         limits: sizes.limits,
         num_snapshots: sizes.num_snapshots,
         rows: Rows::default(),
@@ -187,6 +191,7 @@ fn lower_all(
 ) -> Result<Plans, BuildError> {
     let plan = |graph: &Graph, weights: &Resolution, taps| lower(graph, weights, states, taps);
     let encoder = traced.encoder.as_ref().zip(weights.encoder.as_ref());
+    let vision = traced.vision.as_ref().zip(weights.vision.as_ref());
     Ok(Plans {
         text: plan(&traced.text, &weights.text, taps)?,
         lm_head: plan(&traced.lm_head, &weights.lm_head, Taps::Drop)?,
@@ -197,5 +202,17 @@ fn lower_all(
             .zip(&weights.mtp)
             .map(|(graph, weights)| plan(graph, weights, Taps::Drop))
             .collect::<Result<_, _>>()?,
+        vision: vision.map(|(graph, weights)| plan(graph, weights, Taps::Drop)).transpose()?,
     })
+}
+
+/// The tower, with room for the largest image.
+fn load_vision(
+    plan: Option<Plan>,
+    facts: &ModelFacts,
+    loader: &mut WeightLoader<'_>,
+) -> Result<Option<Vision>, BuildError> {
+    let (Some(plan), Some(settings)) = (plan, ImageSettings::of(&facts.info)?) else { return Ok(None) };
+    let tower = CpuPlan::new(plan, loader, settings.max_patches().next_multiple_of(LOCAL_PAGE))?;
+    Ok(Some(Vision::new(tower, settings.merge_size)))
 }

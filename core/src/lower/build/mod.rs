@@ -10,6 +10,7 @@ mod positions;
 mod reader;
 mod recurrent;
 mod shape;
+mod vision;
 
 use std::collections::BTreeMap;
 
@@ -101,6 +102,11 @@ impl Builder<'_> {
             "layer_norm/1" => self.layer_norm(node, reader)?,
             "l2_norm/1" => self.l2_norm(node, reader)?,
             "concat/1" => self.concat(node, reader)?,
+            "repeat/1" => self.repeat(node, reader)?,
+            "group_rows/1" => return self.group_rows(node, reader),
+            "merge_rows/1" => self.merge_rows(node, reader)?,
+            "sum/1" => self.reduce(node, reader, |_| 1.0)?,
+            "mean/1" => self.reduce(node, reader, |count| 1.0 / count as f32)?,
             "rope/1" => self.rope(node, reader)?,
             "sinusoid/1" => self.sinusoid(node, reader)?,
             "kv_write/1" => self.kv_write(reader)?,
@@ -134,6 +140,7 @@ impl Builder<'_> {
     fn new_reg(&mut self, id: ValueId) -> Reg {
         let width = self.dims(id).iter().product();
         let reg = self.scratch(width);
+        self.plan.divisors[reg.0] = self.graph.value(id).shape[0].div;
         self.regs.insert(id, reg);
         reg
     }
@@ -141,6 +148,7 @@ impl Builder<'_> {
     /// A register that no value names.
     fn scratch(&mut self, width: usize) -> Reg {
         self.plan.widths.push(width);
+        self.plan.divisors.push(1);
         Reg(self.plan.widths.len() - 1)
     }
 

@@ -22,6 +22,8 @@ impl Step {
             | Self::Conv { x, .. }
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
+            | Self::MergeImages { x, .. }
+            | Self::Reduce { x, .. }
             | Self::Slice { x, .. } => vec![*x],
             Self::KvWrite { k, v, .. } => vec![*k, *v],
             Self::LocalAttention { q, k, v, .. } => vec![*q, *k, *v],
@@ -56,6 +58,8 @@ impl Step {
             | Self::Unary { out, .. }
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
+            | Self::MergeImages { out, .. }
+            | Self::Reduce { out, .. }
             | Self::Slice { out, .. }
             | Self::Concat { out, .. } => vec![*out],
         }
@@ -69,6 +73,7 @@ impl Step {
             | Self::L2Norm { x, out, .. }
             | Self::Rope { x, out, .. }
             | Self::Unary { x, out, .. }
+            | Self::MergeImages { x, out }
             | Self::Affine { x, out, .. } => Some((*x, *out)),
             Self::Binary { a, b, out, .. } if !matches!(b, Operand::Reg(b) | Operand::PerRow(b) if b == a) => {
                 Some((*a, *out))

@@ -11,8 +11,8 @@ use metrale_graph::Source;
 use metrale_graph::resolve::ResolvedWeight;
 
 pub use params::{
-    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, KvHeads, Moe, Operand,
-    Projection, Scoring,
+    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, Ids, KvHeads, Moe, Operand,
+    Projection, Scoring, Sections, Streams,
 };
 pub use step::Step;
 
@@ -65,6 +65,8 @@ pub struct RotaryTable {
     pub inv_freq: VectorId,
     /// Multiplies sine and cosine.
     pub attention_factor: f32,
+    /// Which position each pair follows.
+    pub streams: Streams,
 }
 
 /// What a device executes for one entry point.
@@ -74,6 +76,8 @@ pub struct Plan {
     pub steps: Vec<Planned>,
     /// Width of every register.
     pub widths: Vec<usize>,
+    /// Rows of the step that make one row of a register: 1, but for what a vision tower computes of blocks of patches.
+    pub divisors: Vec<usize>,
     /// Buffer of every register; filled by the memory plan.
     pub buffers: Vec<usize>,
     /// Width of every buffer.
@@ -84,6 +88,8 @@ pub struct Plan {
     pub vectors: Vec<Vector>,
     /// Rotary tables.
     pub tables: Vec<RotaryTable>,
+    /// Rows of the square table of positions that `position_taps` refer to.
+    pub position_table: Option<usize>,
     /// Float inputs by name.
     pub inputs: Vec<(String, Reg)>,
     /// Outputs by name.
@@ -101,6 +107,12 @@ impl Plan {
     #[must_use]
     pub fn input(&self, name: &str) -> Option<Reg> {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, r)| *r)
+    }
+
+    /// f32 activations of a register per row of the step, rounded up.
+    #[must_use]
+    pub fn width_per_row(&self, reg: Reg) -> usize {
+        self.widths[reg.0].div_ceil(self.divisors[reg.0])
     }
 
     /// f32 activations per row that the buffers take.
