@@ -14,6 +14,7 @@ use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
 const ARCHIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/seed0.tar.gz");
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -109,6 +110,10 @@ impl Golden {
         for (from, to) in [("config.json", "config.json"), ("bf16/model.safetensors", "model.safetensors")] {
             std::fs::copy(self.directory.join(from), model.path().join(to))?;
         }
+        let preprocessor = self.directory.join("preprocessor_config.json");
+        if preprocessor.exists() {
+            std::fs::copy(preprocessor, model.path().join("preprocessor_config.json"))?;
+        }
         Ok(model)
     }
 
@@ -154,6 +159,17 @@ impl Golden {
             PlacedImage { start, grid }
         };
         Ok(Some((grids.into_iter().map(place).collect(), pixels)))
+    }
+
+    /// The picture that the patches were made of, if they were made of one.
+    ///
+    /// # Errors
+    /// A file is missing or broken.
+    pub fn picture(&self) -> Result<Option<Vec<u8>>> {
+        let config: Json = json(&self.directory.join("config.json"))?;
+        let Some(file) = config["picture"]["file"].as_str() else { return Ok(None) };
+        let path = Path::new(PICTURES).join(file);
+        Ok(Some(std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 
     /// Whether this is an encoder-decoder.

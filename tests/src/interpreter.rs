@@ -1,6 +1,7 @@
 //! What the interpreter must compute for every golden model of a plugin; each function returns the largest differences.
 
 use anyhow::{Context, Result, ensure};
+use metrale_core::images::{ImagePolicy, ImageProcessor, ImageSettings};
 use metrale_graph::images::{PlacedImage, token_positions};
 use metrale_plugin_api::abi::PluginModule_Ref;
 use metrale_reference::{Chunk, Forward, ImageRows, Model, Sequence, Tensor};
@@ -203,6 +204,24 @@ pub fn images_match(golden: &Golden, model: &Model) -> Result<Differences> {
     let found = token_positions(&images.placed, merge, 0..positions.shape()[1]).concat();
     let found = Tensor::new(positions.shape(), found.into_iter().map(|p| p as f32).collect())?;
     differences.compare("positions", &found, &positions)?;
+    Ok(differences)
+}
+
+/// The patches of a picture; models whose patches were not made of one pass.
+///
+/// # Errors
+/// The picture cannot be processed, or becomes another number of patches.
+pub fn patches_of_pictures_match(golden: &Golden, model: &Model) -> Result<Differences> {
+    let mut differences = Differences::default();
+    let (Some(picture), Some((placed, pixels))) = (golden.picture()?, golden.images()?) else {
+        return Ok(differences);
+    };
+    let settings = ImageSettings::of(model.info())?.context("no vision tower")?;
+    let policy = ImagePolicy { allowed_directory: None, max_per_prompt: 1 };
+    let found = ImageProcessor { settings, policy }.process(&picture)?;
+    ensure!(found.grid == placed[0].grid, "{:?}, recorded {:?}", found.grid, placed[0].grid);
+    let found = Tensor::new(pixels.shape(), found.patches.to_vec())?;
+    differences.compare("patches", &found, &pixels)?;
     Ok(differences)
 }
 
