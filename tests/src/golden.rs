@@ -13,8 +13,8 @@ use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
-const ARCHIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/seed0.tar.gz");
-const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
+const ARCHIVE: &str = "golden/seed0.tar.gz";
+const PICTURES: &str = "golden";
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -44,8 +44,9 @@ impl Goldens {
         let unpacked = tempfile::tempdir()?;
         let seed0 = unpacked.path().join("seed0");
         std::fs::create_dir(&seed0)?;
-        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(&seed0).status()?;
-        ensure!(status.success(), "tar could not unpack {ARCHIVE}");
+        let archive = crate::data_directory().join(ARCHIVE);
+        let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
+        ensure!(status.success(), "tar could not unpack {}", archive.display());
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {
@@ -168,7 +169,7 @@ impl Golden {
     pub fn picture(&self) -> Result<Option<Vec<u8>>> {
         let config: Json = json(&self.directory.join("config.json"))?;
         let Some(file) = config["picture"]["file"].as_str() else { return Ok(None) };
-        let path = Path::new(PICTURES).join(file);
+        let path = crate::data_directory().join(PICTURES).join(file);
         Ok(Some(std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 

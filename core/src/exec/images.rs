@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use metrale_graph::images::{Grid, PlacedImage, patch_positions, position_taps, token_position};
 
-use super::runner::{Device, device_error};
+use super::runner::device_error;
 use super::{Batch, BatchSeq, Rows};
-use crate::device::cpu::{CpuPlan, ImageContext, LOCAL_PAGE, StepContext};
+use crate::device::{Device, Entry, ImageContext, LOCAL_PAGE, StepContext};
 use crate::error::EngineError;
 use crate::kv::Media;
 
@@ -24,12 +24,15 @@ pub struct SequenceImages {
     pub media: Vec<Media>,
 }
 
-/// The vision tower and what it needs to know about rows of text.
+/// What the vision tower and the rows of text need to know about images.
 #[derive(Debug)]
 pub(crate) struct Vision {
-    pub(crate) tower: CpuPlan,
     /// Patches of a block along each side; a block is a row of text.
-    pub(crate) merge: usize,
+    merge: usize,
+    /// Rows of the table of positions that the tower interpolates, if it does.
+    position_table: Option<usize>,
+    /// Patches that the tower takes at once.
+    max_patches: usize,
     /// `[3, rows]`
     streams: Vec<u32>,
     /// `[rows]`
@@ -48,10 +51,11 @@ struct PatchInputs {
 }
 
 impl Vision {
-    pub(crate) fn new(tower: CpuPlan, merge: usize) -> Self {
+    pub(crate) fn new(merge: usize, position_table: Option<usize>, max_patches: usize) -> Self {
         Self {
-            tower,
             merge,
+            position_table,
+            max_patches,
             streams: Vec::new(),
             index: Vec::new(),
             rows: Vec::new(),
@@ -77,7 +81,7 @@ impl Vision {
     }
 
     /// Runs the images that rows of the step belong to through the tower.
-    pub(super) fn see(&mut self, device: &mut Device, batch: &Batch) -> Result<(), EngineError> {
+    pub(super) fn see(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<(), EngineError> {
         self.place(&batch.seqs);
         self.index.clear();
         self.rows.clear();
@@ -105,12 +109,16 @@ impl Vision {
     }
 
     /// As many images side by side as the tower's buffers hold.
-    fn run_tower(&mut self, device: &mut Device, images: &[(Grid, &Arc<[f32]>)]) -> Result<(), EngineError> {
+    fn run_tower(
+        &mut self,
+        device: &mut dyn Device,
+        images: &[(Grid, &Arc<[f32]>)],
+    ) -> Result<(), EngineError> {
         let mut group = images;
         while !group.is_empty() {
             let (mut count, mut patches) = (0, 0);
             while let Some((grid, _)) = group.get(count)
-                && (count == 0 || patches + padded(grid) <= self.tower.max_rows())
+                && (count == 0 || patches + padded(grid) <= self.max_patches)
             {
                 patches += padded(grid);
                 count += 1;
@@ -122,34 +130,27 @@ impl Vision {
         Ok(())
     }
 
-    fn run_group(&mut self, device: &mut Device, images: &[(Grid, &Arc<[f32]>)]) -> Result<(), EngineError> {
+    fn run_group(
+        &mut self,
+        device: &mut dyn Device,
+        images: &[(Grid, &Arc<[f32]>)],
+    ) -> Result<(), EngineError> {
         let grids: Vec<Grid> = images.iter().map(|(grid, _)| *grid).collect();
         let count: usize = grids.iter().map(Grid::num_patches).sum();
-        if grids.iter().map(padded).sum::<usize>() > self.tower.max_rows() {
-            let limit = self.tower.max_rows();
+        if grids.iter().map(padded).sum::<usize>() > self.max_patches {
+            let limit = self.max_patches;
             return Err(EngineError::Internal(format!(
                 "images of {count} patches; there is room for {limit}"
             )));
         }
-        let pixels = self.tower.input_mut("pixels", count).unwrap_or(&mut []);
-        let found: usize = images.iter().map(|(_, patches)| patches.len()).sum();
-        if pixels.len() != found {
-            let expected = pixels.len();
-            return Err(EngineError::Internal(format!("{found} values of patches; expected {expected}")));
-        }
-        let mut rest = pixels;
-        for (_, patches) in images {
-            let (now, later) = rest.split_at_mut(patches.len());
-            now.copy_from_slice(patches);
-            rest = later;
-        }
+        let pixels: Vec<f32> = images.iter().flat_map(|(_, patches)| patches.iter().copied()).collect();
+        device.write_input((Entry::Vision, "pixels"), count, &pixels).map_err(device_error)?;
         self.patches.fill(&grids, self.merge);
-        if let Some(side) = self.tower.position_table() {
+        if let Some(side) = self.position_table {
             let (taps, weights) = position_taps(&grids, self.merge, side);
             self.patches.taps.extend(taps.into_iter().map(|tap| tap as u32));
-            if let Some(input) = self.tower.input_mut("position_weights", count) {
-                input.copy_from_slice(&weights);
-            }
+            let input = (Entry::Vision, "position_weights");
+            device.write_input(input, count, &weights).map_err(device_error)?;
         }
         let context = StepContext {
             rows: count,
@@ -161,8 +162,9 @@ impl Vision {
             },
             ..StepContext::default()
         };
-        self.tower.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
-        self.rows.extend_from_slice(self.tower.output("rows", count).unwrap_or(&[]));
+        device.run(Entry::Vision, &context).map_err(device_error)?;
+        let rows = device.read_output(Entry::Vision, "rows", count).map_err(device_error)?;
+        self.rows.extend(rows.unwrap_or_default());
         Ok(())
     }
 }

@@ -159,8 +159,7 @@ fn resize_once(pixels: Pixels, (height, width): (usize, usize)) -> Result<Pixels
         return Ok(pixels);
     }
     let failed = |error: &dyn std::fmt::Display| ImageError(format!("the image cannot be resized: {error}"));
-    let source =
-        Image::from_vec_u8(pixels.width as u32, pixels.height as u32, pixels.data, PixelType::U8x3);
+    let source = Image::from_vec_u8(pixels.width as u32, pixels.height as u32, pixels.data, PixelType::U8x3);
     let source = source.map_err(|error| failed(&error))?;
     let mut target = Image::new(width as u32, height as u32, PixelType::U8x3);
     let options =

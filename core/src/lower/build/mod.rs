@@ -18,7 +18,7 @@ use metrale_graph::resolve::{Resolution, ResolvedWeight};
 use metrale_graph::{Graph, Node, StateDecl, StateKind, ValueId, ValueKind};
 
 use super::plan::{Combine, Function, MatrixId, Plan, Planned, Reg, StateId, Step, Vector, VectorId};
-use super::{LowerError, Taps};
+use super::{LowerError, Taps, Target};
 use reader::Reader;
 
 type Result<T> = std::result::Result<T, LowerError>;
@@ -28,13 +28,13 @@ pub(super) fn build(
     graph: &Graph,
     resolution: &Resolution,
     states: &[StateDecl],
-    taps: Taps,
+    target: Target,
 ) -> Result<Plan> {
     let mut builder = Builder {
         graph,
         resolution,
         states,
-        taps,
+        target,
         plan: Plan::default(),
         regs: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -50,7 +50,7 @@ struct Builder<'a> {
     graph: &'a Graph,
     resolution: &'a Resolution,
     states: &'a [StateDecl],
-    taps: Taps,
+    target: Target,
     plan: Plan,
     /// Where activations are.
     regs: BTreeMap<ValueId, Reg>,
@@ -63,7 +63,8 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {
         // These compute nothing; facts of the model may have any attribute.
-        if matches!(node.op.name, "scope/1" | "info/1") || node.op.name == "tap/1" && self.taps == Taps::Drop
+        if matches!(node.op.name, "scope/1" | "info/1")
+            || node.op.name == "tap/1" && self.target.taps == Taps::Drop
         {
             return Ok(());
         }
@@ -104,7 +105,7 @@ impl Builder<'_> {
             "concat/1" => self.concat(node, reader)?,
             "repeat/1" => self.repeat(node, reader)?,
             "group_rows/1" => return self.group_rows(node, reader),
-            "merge_rows/1" => self.merge_rows(node, reader)?,
+            "merge_rows/1" => return self.merge_rows(node, reader),
             "sum/1" => self.reduce(node, reader, |_| 1.0)?,
             "mean/1" => self.reduce(node, reader, |count| 1.0 / count as f32)?,
             "rope/1" => self.rope(node, reader)?,

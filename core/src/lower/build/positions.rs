@@ -44,7 +44,10 @@ impl Builder<'_> {
             Ok(Sections { sizes, blocked })
         };
         match (self.graph.entry.as_str(), self.source_of(positions)) {
-            ("text" | "mtp", "mrope_positions") => Ok(Streams::Text(sections()?)),
+            ("text" | "mtp", "mrope_positions") => {
+                let sections = sections()?;
+                Ok(if self.target.images { Streams::Text(sections) } else { Streams::One })
+            }
             ("vision", "patch_positions") => Ok(Streams::Patches(sections()?)),
             _ => {
                 self.expect_fed(reader, positions, Fed::Positions)?;

@@ -3,6 +3,7 @@
 use metrale_graph::{Node, ValueId};
 
 use super::{Builder, Reader, Result, Step};
+use crate::lower::DeviceKind;
 use crate::lower::plan::Columns;
 
 impl Builder<'_> {
@@ -49,6 +50,9 @@ impl Builder<'_> {
         reader: &Reader<'_>,
         factor: impl Fn(usize) -> f32,
     ) -> Result<Step> {
+        if self.target.device == DeviceKind::Cuda {
+            return Err(reader.unsupported(""));
+        }
         let (x, axis) = (self.reg(reader, 0)?, reader.size("axis")?);
         let count = self.graph.value(reader.input(0)).shape[axis].size().unwrap_or(1);
         let inner = self.inner(reader.input(0), axis);

@@ -13,7 +13,7 @@ impl Builder<'_> {
         Ok(None)
     }
 
-    pub(super) fn merge_rows(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {
+    pub(super) fn merge_rows(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Option<Step>> {
         for (index, expected) in [(1, "image_rows"), (2, "image_index")] {
             let found = self.source_of(reader.input(index));
             if found != expected {
@@ -21,6 +21,10 @@ impl Builder<'_> {
             }
         }
         let x = self.reg(reader, 0)?;
-        Ok(Step::MergeImages { x, out: self.new_reg(node.outputs[0]) })
+        if !self.target.images {
+            self.regs.insert(node.outputs[0], x);
+            return Ok(None);
+        }
+        Ok(Some(Step::MergeImages { x, out: self.new_reg(node.outputs[0]) }))
     }
 }

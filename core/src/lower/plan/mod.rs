@@ -36,6 +36,26 @@ pub struct TableId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId(pub usize);
 
+/// Element type of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// 32-bit floats.
+    F32,
+    /// Brain floats.
+    BF16,
+}
+
+impl ElementType {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn num_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::BF16 => 2,
+        }
+    }
+}
+
 /// A step and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Planned {
@@ -78,10 +98,12 @@ pub struct Plan {
     pub widths: Vec<usize>,
     /// Rows of the step that make one row of a register: 1, but for what a vision tower computes of blocks of patches.
     pub divisors: Vec<usize>,
+    /// Element type of every register.
+    pub types: Vec<ElementType>,
     /// Buffer of every register; filled by the memory plan.
     pub buffers: Vec<usize>,
-    /// Width of every buffer.
-    pub buffer_widths: Vec<usize>,
+    /// Bytes of a row in every buffer.
+    pub buffer_row_bytes: Vec<usize>,
     /// Matrices.
     pub matrices: Vec<ResolvedWeight>,
     /// Vectors.
@@ -109,15 +131,15 @@ impl Plan {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, r)| *r)
     }
 
-    /// f32 activations of a register per row of the step, rounded up.
+    /// Bytes of a register per row of the step, rounded up to whole elements.
     #[must_use]
-    pub fn width_per_row(&self, reg: Reg) -> usize {
-        self.widths[reg.0].div_ceil(self.divisors[reg.0])
+    pub fn row_bytes(&self, reg: Reg) -> usize {
+        self.widths[reg.0].div_ceil(self.divisors[reg.0]) * self.types[reg.0].num_bytes()
     }
 
-    /// f32 activations per row that the buffers take.
+    /// Bytes per row that the buffers take.
     #[must_use]
-    pub fn floats_per_row(&self) -> usize {
-        self.buffer_widths.iter().sum()
+    pub fn bytes_per_row(&self) -> usize {
+        self.buffer_row_bytes.iter().sum()
     }
 }

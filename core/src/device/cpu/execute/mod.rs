@@ -12,9 +12,12 @@ use metrale_kernels::cpu::rope::{self, Pairing, Tables, TablesMut};
 use metrale_kernels::cpu::{Cpu, Weight, embedding, reduce, sinusoid};
 use smallvec::SmallVec;
 
+use super::plan::{CpuPlan, Table};
 use super::registers::{Registers, Taken};
+use super::states::States;
 use super::workspace::Workspace;
-use super::{CpuPlan, ImageContext, LaunchError, Numerics, States, StepContext, Table};
+use super::{LaunchError, Numerics, StepContext};
+use crate::device::ImageContext;
 use crate::lower::plan::{
     Columns, Combine, Epilogue, Function, Ids, Operand, Plan, Projection as Planned, Reg, Sections, Step,
     Streams, VectorId,
@@ -43,11 +46,7 @@ pub(super) fn run(
     numerics: Numerics,
     context: &StepContext<'_>,
 ) -> std::result::Result<(), LaunchError> {
-    let failed = |source: &metrale_graph::Source, e: KernelError| LaunchError {
-        message: e.to_string(),
-        source_line: source.clone(),
-    };
-    prepare(plan, context).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
+    prepare(plan, context)?;
     let mut executor = Executor {
         cpu,
         states,
@@ -61,7 +60,7 @@ pub(super) fn run(
         workspace: &mut plan.workspace,
     };
     for planned in &plan.plan.steps {
-        executor.launch(&planned.step).map_err(|e| failed(&planned.source, e))?;
+        executor.launch(&planned.step).map_err(|e| LaunchError::new(&planned.source, &e))?;
     }
     Ok(())
 }
@@ -170,6 +169,7 @@ impl Executor<'_> {
                 let cpu = self.cpu;
                 self.mapping(*x, *out, |x, out| reduce::sum_axis(cpu, x, (*count, *inner), *factor, out))
             }
+            Step::Convert { x, out } => self.changing(*x, *out, |_| Ok(())),
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
                 let to = elementwise::Columns { width: *count, start: 0 };
