@@ -33,6 +33,8 @@ pub struct Plans<P = Plan> {
     pub encoder: Option<P>,
     /// Multi-token prediction, by depth.
     pub mtp: Vec<P>,
+    /// Patches of images to rows of text.
+    pub vision: Option<P>,
 }
 
 /// The largest steps of a model.
@@ -44,6 +46,8 @@ pub struct MaxRows {
     pub lm_head: usize,
     /// Of the encoder.
     pub encoder: usize,
+    /// Patches of the vision tower.
+    pub vision: usize,
     /// Sequences.
     pub num_seqs: usize,
     /// Tokens of the longest sequence.
@@ -59,6 +63,8 @@ pub enum Entry {
     Encoder,
     /// [`Plans::mtp`] at this depth.
     Mtp(usize),
+    /// [`Plans::vision`]
+    Vision,
 }
 
 impl<P> Plans<P> {
@@ -69,6 +75,7 @@ impl<P> Plans<P> {
             Entry::Text => Some(&self.text),
             Entry::Encoder => self.encoder.as_ref(),
             Entry::Mtp(depth) => self.mtp.get(depth),
+            Entry::Vision => self.vision.as_ref(),
         }
     }
 
@@ -78,12 +85,13 @@ impl<P> Plans<P> {
             Entry::Text => Some(&mut self.text),
             Entry::Encoder => self.encoder.as_mut(),
             Entry::Mtp(depth) => self.mtp.get_mut(depth),
+            Entry::Vision => self.vision.as_mut(),
         }
     }
 
     /// All plans.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp)
+        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
     }
 
     /// Each plan with the rows of its largest step, made into something else.
@@ -100,6 +108,7 @@ impl<P> Plans<P> {
             lm_head: f(self.lm_head, max.lm_head)?,
             encoder: self.encoder.map(|plan| f(plan, max.encoder)).transpose()?,
             mtp: self.mtp.into_iter().map(|plan| f(plan, max.text)).collect::<Result<_, _>>()?,
+            vision: self.vision.map(|plan| f(plan, max.vision)).transpose()?,
         })
     }
 }
@@ -123,6 +132,21 @@ pub struct StepContext<'a> {
     pub state_slots: &'a [SlotSequence],
     /// Rows whose logits will be asked for.
     pub logits_rows: &'a [usize],
+    /// What a model that sees images needs besides.
+    pub images: ImageContext<'a>,
+}
+
+/// What an entry point between images and text needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImageContext<'a> {
+    /// `[3, rows]` frame, row and column of every row: a token of a text with images, or a patch.
+    pub streams: &'a [u32],
+    /// `[image rows, width]` what the tower made of the images of the step.
+    pub rows: &'a [f32],
+    /// `[rows]` the image row that stands for a row of text.
+    pub index: &'a [Option<u32>],
+    /// `[patches, 4]` entries of a square table of positions that a patch lies between.
+    pub taps: &'a [u32],
 }
 
 /// A launch that failed, with the author's source line.

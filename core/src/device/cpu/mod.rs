@@ -86,11 +86,12 @@ impl Device for CpuDevice {
         out: &mut [f32],
     ) -> Result<(), LaunchError> {
         let Some(&last) = wanted.iter().max() else { return Ok(()) };
-        let Plans { text, lm_head, encoder, mtp } = &mut self.plans;
+        let Plans { text, lm_head, encoder, mtp, vision } = &mut self.plans;
         let from = match entry {
             Entry::Text => Some(&*text),
             Entry::Encoder => encoder.as_ref(),
             Entry::Mtp(depth) => mtp.get(depth),
+            Entry::Vision => vision.as_ref(),
         };
         let hidden = from.and_then(|plan| plan.output(output, last + 1));
         let hidden = hidden.ok_or_else(|| no_such("output", output))?;

@@ -100,11 +100,12 @@ impl CudaDevice {
             Some(list) if listed => list,
             _ => &*wanted,
         };
-        let Plans { text, lm_head, encoder, mtp } = plans;
+        let Plans { text, lm_head, encoder, mtp, vision } = plans;
         let from = match entry {
             Entry::Text => Some(&*text),
             Entry::Encoder => encoder.as_ref(),
             Entry::Mtp(depth) => mtp.get(depth),
+            Entry::Vision => vision.as_ref(),
         };
         let from = from.ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
         let size = wanted.len();
