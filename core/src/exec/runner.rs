@@ -3,7 +3,7 @@
 use metrale_kernels::cpu::Cpu;
 
 use super::head::compute_logits;
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
+use super::{Batch, BatchSeq, Logits, PageCopies, Rows, RunnerLimits, StateSnapshots, StepRunner};
 use crate::device::cpu::{CpuPlan, LaunchError, Numerics, States, StepContext};
 use crate::error::EngineError;
 
@@ -66,6 +66,10 @@ impl StepRunner for ModelRunner {
 
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
+    }
+
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        Some(self)
     }
 }
 

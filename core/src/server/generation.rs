@@ -146,6 +146,9 @@ impl Generation {
             Event::Finished { reason, num_cached_tokens } => {
                 self.finished(reason, num_cached_tokens).map(Some)
             }
+            Event::Hypotheses(_) => {
+                Err(EngineError::Internal("hypotheses for a request without beams".to_owned()))
+            }
             Event::Failed(error) => Err(error),
         }
     }
