@@ -47,8 +47,14 @@ impl Builder<'_> {
             gate: self.matrix(reader, reader.input(2))?,
             up: reader.optional_input(3).map(|id| self.matrix(reader, id)).transpose()?,
             down: self.matrix(reader, reader.input(4))?,
+            gate_bias: self.optional_vector(reader, 6)?,
+            down_bias: self.optional_vector(reader, 8)?,
             activation: reader.choice("activation", &activations)?,
         };
+        let is_gated = experts.up.is_some();
+        if is_gated && (experts.gate_bias.is_some() || reader.optional_input(7).is_some()) {
+            return Err(reader.unsupported("gated experts with biases have no kernel"));
+        }
         // Of swigluoai, which has no kernel.
         reader.without_effect("alpha");
         Ok((experts, inner))

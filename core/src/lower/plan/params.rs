@@ -153,6 +153,10 @@ pub struct Experts {
     pub up: Option<MatrixId>,
     /// `[E · H, I]`
     pub down: MatrixId,
+    /// `[E, I]`; gated experts have none.
+    pub gate_bias: Option<VectorId>,
+    /// `[E, H]`
+    pub down_bias: Option<VectorId>,
     /// Applied to the gate, before it is multiplied with up.
     pub activation: Function,
 }
