@@ -2,7 +2,6 @@
 
 pub mod batch;
 mod encode;
-mod head;
 mod mtp;
 mod pages;
 mod rows;

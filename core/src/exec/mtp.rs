@@ -1,16 +1,15 @@
 //! The multi-token-prediction head.
 
-use super::head::compute_logits;
-use super::runner::device_error;
+use super::runner::{compute_logits, device_error};
 use super::{Batch, Logits, ModelRunner};
-use crate::device::cpu::StepContext;
+use crate::device::{Entry, StepContext};
 use crate::error::EngineError;
 
 impl ModelRunner {
     /// MTP depths that were loaded.
     #[must_use]
     pub fn num_mtp_layers(&self) -> usize {
-        self.mtp.len()
+        self.device.num_mtp_layers()
     }
 
     /// Runs one MTP depth over slots: row i holds a hidden state (`hidden: [rows, hidden_size]`) and, in `batch`, the
@@ -27,19 +26,8 @@ impl ModelRunner {
     ) -> Result<(), EngineError> {
         self.check(batch)?;
         self.rows.fill(&batch.seqs, self.limits.block_size);
-        let (rows, loaded) = (batch.num_tokens(), self.mtp.len());
-        let plan = self.mtp.get_mut(depth).ok_or_else(|| {
-            EngineError::Internal(format!("MTP depth {depth} of a model with {loaded} loaded"))
-        })?;
-        let input = plan.input_mut("hidden", rows).unwrap_or(&mut []);
-        if input.len() != hidden.len() {
-            return Err(EngineError::Internal(format!(
-                "{} hidden values for {rows} rows of an MTP head that takes {}",
-                hidden.len(),
-                input.len()
-            )));
-        }
-        input.copy_from_slice(hidden);
+        let rows = batch.num_tokens();
+        self.device.write_input((Entry::Mtp(depth), "hidden"), rows, hidden).map_err(device_error)?;
         let context = StepContext {
             rows,
             token_ids: &batch.token_ids,
@@ -47,18 +35,19 @@ impl ModelRunner {
             slots: &self.rows.slots,
             sequences: &self.rows.sequences(),
             state_slots: &self.rows.state_slots,
+            logits_rows: &batch.logits_rows,
             ..StepContext::default()
         };
-        let device = &mut self.device;
-        plan.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
+        self.device.run(Entry::Mtp(depth), &context).map_err(device_error)?;
         logits.vocab_size = self.limits.vocab_size;
-        let hidden = plan.output("head_in", rows).unwrap_or(&[]);
-        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), &batch.logits_rows, logits)
+        compute_logits(&mut *self.device, (Entry::Mtp(depth), "head_in"), &batch.logits_rows, logits)
     }
 
     /// Rows of an output of an MTP depth after [`ModelRunner::mtp`]: `recycle` is what the next depth is fed with.
-    #[must_use]
-    pub fn mtp_output(&self, depth: usize, name: &str, rows: usize) -> Option<&[f32]> {
-        self.mtp.get(depth)?.output(name, rows)
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn mtp_output(&self, depth: usize, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
+        self.device.read_output(Entry::Mtp(depth), name, rows).map_err(device_error)
     }
 }

@@ -51,7 +51,8 @@ impl Executor<'_> {
         };
         let activations = self.numerics.activations;
         moe::expert_linear(cpu, (x, PairInput::Token), activations, first, (experts, top_k), inner)?;
-        let bias_of = |bias: Option<crate::lower::plan::VectorId>| bias.map(|bias| self.vectors[bias.0].as_slice());
+        let bias_of =
+            |bias: Option<crate::lower::plan::VectorId>| bias.map(|bias| self.vectors[bias.0].as_slice());
         if let Some(bias) = bias_of(step.experts.gate_bias) {
             moe::add_expert_bias(cpu, bias, experts, inner)?;
         }
