@@ -78,12 +78,12 @@ pub fn beam_searches_match(golden: &Golden, model: CpuModel) -> Result<()> {
             };
             let source = source.into_iter().map(|id| id as u32).collect();
             requests.push(GenerateRequest::new(start, sampling).with_source(source).with_beams(beams));
-            expected.push((name, recorded));
+            expected.push((name, recorded.0.to_vec(), recorded.1.to_vec()));
         }
     }
     ensure!(requests.len() >= 16, "{}: {} beam searches", golden.name, requests.len());
     let engine = serve(model.runner, true, &[2]);
-    for (answer, (name, (sequences, scores))) in run_together(&engine, &requests)?.iter().zip(expected) {
+    for (answer, (name, sequences, scores)) in run_together(&engine, &requests)?.iter().zip(expected) {
         ensure!(answer.hypotheses.len() == sequences.len(), "{}: {name}: too few hypotheses", golden.name);
         for (found, (sequence, score)) in answer.hypotheses.iter().zip(sequences.iter().zip(scores)) {
             // The sequences are padded behind their end.
