@@ -134,6 +134,12 @@ pub struct EngineConfig {
     /// Serve token ids only.
     #[arg(long, env = "METRALE_SKIP_TOKENIZER_INIT", value_parser = BoolishValueParser::new(), help_heading = "Text")]
     pub skip_tokenizer_init: bool,
+    /// Source language of requests that name none, for a translation model; found out from the text if left out.
+    #[arg(long, value_name = "LANG", env = "METRALE_SRC_LANG", help_heading = "Text")]
+    pub src_lang: Option<String>,
+    /// Target language of requests that name none, for a translation model.
+    #[arg(long, value_name = "LANG", env = "METRALE_TGT_LANG", help_heading = "Text")]
+    pub tgt_lang: Option<String>,
     /// Jinja file to use instead of the model's chat template.
     #[arg(long, value_name = "FILE", env = "METRALE_CHAT_TEMPLATE", help_heading = "Text")]
     pub chat_template: Option<PathBuf>,

@@ -58,16 +58,18 @@ pub(super) fn load(
     }
 }
 
-/// Sampling defaults of a model.
-pub(super) fn defaults(text: &TextModel) -> SamplingDefaults {
+/// Sampling defaults of a model. Translations are not left to chance unless the model or the operator says so.
+pub(super) fn defaults(text: &TextModel, translates: bool) -> SamplingDefaults {
     let generation = text.generation();
+    let temperature = generation.temperature.or(translates.then_some(0.0));
     SamplingDefaults {
-        temperature: generation.temperature,
+        temperature,
         top_p: generation.top_p,
         top_k: generation.top_k,
         min_p: generation.min_p,
         repetition_penalty: generation.repetition_penalty,
         max_new_tokens: generation.max_new_tokens,
+        no_repeat_ngram_size: generation.no_repeat_ngram_size,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Gives pages to sequences and takes them back; shares computed prefixes between them.
 
-use super::block_pool::{BlockId, BlockPool};
+use super::block_pool::BlockPool;
 use super::block_table::BlockTable;
 use super::prefix_cache::PrefixCache;
 
@@ -22,7 +22,7 @@ pub struct OutOfBlocks {
 #[derive(Debug)]
 pub struct KvCache {
     block_size: usize,
-    pool: BlockPool,
+    pub(super) pool: BlockPool,
     prefix: Option<PrefixCache>,
 }
 
@@ -101,39 +101,6 @@ impl KvCache {
         Ok(())
     }
 
-    /// Another table over the same pages: two sequences continue what both have computed.
-    pub fn fork(&mut self, table: &BlockTable) -> BlockTable {
-        table.blocks.iter().for_each(|&block| self.pool.retain(block));
-        BlockTable {
-            blocks: table.blocks.clone(),
-            hashes: table.hashes.clone(),
-            num_published: table.num_published,
-        }
-    }
-
-    /// Makes room for the last of `num_tokens` tokens in a page that no other table has. A shared page that is not full
-    /// is replaced by one of its own; its content is to be copied: `(from, to)`.
-    ///
-    /// # Errors
-    /// No page is free; nothing was changed.
-    pub fn reserve_own(
-        &mut self,
-        table: &mut BlockTable,
-        num_tokens: usize,
-    ) -> Result<Option<(BlockId, BlockId)>, OutOfBlocks> {
-        let num_blocks = table.blocks.len();
-        self.reserve(table, num_tokens)?;
-        let shared = table.blocks.last().copied().filter(|&block| self.pool.ref_count(block) > 1);
-        let Some(shared) = shared.filter(|_| table.blocks.len() == num_blocks) else { return Ok(None) };
-        table.blocks.pop();
-        if let Err(error) = self.reserve(table, num_tokens) {
-            table.blocks.push(shared);
-            return Err(error);
-        }
-        self.pool.release(shared);
-        Ok(table.blocks.last().map(|&own| (shared, own)))
-    }
-
     /// Pages that a table lacks to cover `num_tokens`.
     #[must_use]
     pub fn num_missing(&self, table: &BlockTable, num_tokens: usize) -> usize {
@@ -169,6 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kv::BlockId;
 
     const BLOCK_SIZE: usize = 4;
 

@@ -13,6 +13,7 @@ use super::sampling::SamplingDefaults;
 use super::text::Text;
 use crate::error::EngineError;
 use crate::sched::{Event, GenerateRequest};
+use crate::translation::Translation;
 
 /// The events of one generation. Dropping it aborts the generation.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
@@ -65,6 +66,8 @@ pub struct ServedModel {
     pub engine: Arc<dyn Backend>,
     /// Its tokenizer and chat template; `None` serves token ids only.
     pub text: Option<Arc<dyn Text>>,
+    /// How it translates; nothing for a model that does not.
+    pub translation: Option<Arc<Translation>>,
     /// Where it was loaded from, as given by the user.
     pub root: String,
     /// Longest context in tokens.
