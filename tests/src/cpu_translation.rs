@@ -148,6 +148,35 @@ pub fn any_chunking_gives_the_same_bits(golden: &Golden, model: &mut CpuModel) -
     Ok(())
 }
 
+/// Later rows of the target, in chunks and one at a time, beside another translation.
+///
+/// # Errors
+/// Logits differ from what was recorded.
+pub fn chunks_match(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let all = recorded(golden)?;
+    let [first, second, ..] = all.as_slice() else { return Ok(()) };
+    let mut differences = Differences::default();
+    let len = first.target.len().min(second.target.len());
+    for size in [1, 3] {
+        for start in (0..len).step_by(size) {
+            let rows = start..len.min(start + size);
+            let chunk = |sequence: usize, r: &'_ Recorded| -> (Vec<i64>, Vec<i64>, usize) {
+                (r.target[rows.clone()].to_vec(), r.source.clone(), sequence)
+            };
+            let parts = [chunk(1, first), chunk(2, second)];
+            let chunks: Vec<_> =
+                parts.iter().map(|(target, source, s)| Chunk::new(*s, start, target).of(source)).collect();
+            let found = model.step(&chunks)?;
+            for (part, r) in [first, second].into_iter().enumerate() {
+                let found = found.rows(part * rows.len()..(part + 1) * rows.len());
+                differences.compare("chunks", &found, &r.logits.rows(rows.clone()))?;
+            }
+        }
+    }
+    ensure!(differences.within_tolerance(), "{}: {differences}", golden.name);
+    Ok(())
+}
+
 /// Translations that are encoded together, and one that is being decoded beside them, give the bits that each gives alone.
 ///
 /// # Errors

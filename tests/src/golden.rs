@@ -12,7 +12,7 @@ use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
-const ARCHIVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/seed0.tar.gz");
+const ARCHIVE: &str = "golden/seed0.tar.gz";
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -42,8 +42,9 @@ impl Goldens {
         let unpacked = tempfile::tempdir()?;
         let seed0 = unpacked.path().join("seed0");
         std::fs::create_dir(&seed0)?;
-        let status = Command::new("tar").arg("-xzf").arg(ARCHIVE).arg("-C").arg(&seed0).status()?;
-        ensure!(status.success(), "tar could not unpack {ARCHIVE}");
+        let archive = crate::data_directory().join(ARCHIVE);
+        let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
+        ensure!(status.success(), "tar could not unpack {}", archive.display());
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {

@@ -1,6 +1,6 @@
 //! Small trained checkpoints, with what the transformers library does with them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use metrale_core::weights::ModelSource;
@@ -9,7 +9,7 @@ use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
 use serde_json::Value as Json;
 
-use crate::cpu::CpuModel;
+use crate::model::{DeviceModel, Setup};
 
 /// A directory of `tests/models`.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Trained {
     /// # Errors
     /// There is no such model.
     pub fn open(name: &str) -> Result<Self> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+        let directory = crate::data_directory().join("models").join(name);
         let golden = std::fs::read(directory.join("golden.json"))
             .with_context(|| format!("{} has no golden.json", directory.display()))?;
         Ok(Self { golden: serde_json::from_slice(&golden)?, directory })
@@ -36,9 +36,17 @@ impl Trained {
     ///
     /// # Errors
     /// It cannot be built.
-    pub fn load(&self, plugin: PluginModule_Ref, max_len: usize, kv_dtype: KvDtype) -> Result<CpuModel> {
+    pub fn load(&self, plugin: PluginModule_Ref, max_len: usize, kv_dtype: KvDtype) -> Result<DeviceModel> {
+        self.load_on(plugin, max_len, Setup::cpu(kv_dtype, Activations::F32))
+    }
+
+    /// As [`Trained::load`], on any device.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn load_on(&self, plugin: PluginModule_Ref, max_len: usize, setup: Setup) -> Result<DeviceModel> {
         let source = ModelSource::open(&self.directory)?;
-        CpuModel::build(plugin, &source, max_len, kv_dtype, Activations::F32)
+        DeviceModel::build_on(plugin, &source, max_len, setup)
     }
 }
 

@@ -36,12 +36,6 @@ impl Executor<'_> {
         space: &mut ExpertSpace,
         [inner, chosen, out]: [&mut ViewMut<'_, T>; 3],
     ) -> Result<()> {
-        if step.experts.gate_bias.is_some() || step.experts.down_bias.is_some() {
-            return Err(KernelError::Unsupported {
-                op: "moe/1",
-                reason: "experts with biases have no cuda kernel".to_owned(),
-            });
-        }
         let (cuda, rows, top_k) = (self.cuda, self.inputs.rows, step.top_k);
         let x = self.registers.read::<T>(step.x, rows)?;
         let router = Router {
