@@ -17,6 +17,7 @@ use crate::model::{Chunk, DeviceModel, Setup};
 ///
 /// # Errors
 /// A model cannot be opened, or the check fails.
+#[allow(clippy::print_stderr)]
 pub fn for_all(
     plugin: PluginModule_Ref,
     activations: ElementType,

@@ -85,14 +85,14 @@ impl LanguageNames {
                 Ok((language, None))
             }
             (None, Some(language)) => Ok((language, None)),
-            _ => match translation.detector.detect(text) {
-                Some(found) => Ok((found.language, Some(found.confidence))),
-                None => {
+            _ => {
+                let found = translation.detector.detect(text).ok_or_else(|| {
                     let message =
                         format!("`{param}`: the language of the text could not be found out; name it");
-                    Err(ApiError::invalid(param, message))
-                }
-            },
+                    ApiError::invalid(param, message)
+                })?;
+                Ok((found.language, Some(found.confidence)))
+            }
         }
     }
 

@@ -189,7 +189,7 @@ pub(super) struct Job {
 impl Job {
     /// Logs sizes and parameters, never text.
     pub(super) fn log(&self) {
-        let prompt_tokens: usize = self.prompts.iter().map(|prompt| prompt.num_tokens()).sum();
+        let prompt_tokens: usize = self.prompts.iter().map(Prompt::num_tokens).sum();
         tracing::info!(
             id = %self.envelope.id,
             prompts = self.prompts.len(),
@@ -243,7 +243,7 @@ impl Job {
         } else {
             self.generations(model, &terminators)?
         };
-        let prompt_tokens = self.prompts.iter().map(|prompt| prompt.num_tokens()).collect();
+        let prompt_tokens = self.prompts.iter().map(Prompt::num_tokens).collect();
         let usage = Usage::new(prompt_tokens, self.common.n);
         Ok(Choices { streams, usage })
     }

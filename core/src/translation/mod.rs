@@ -146,17 +146,15 @@ fn parse(name: &'static str, format: &str, tokenizer: &Tokenizer) -> Result<Vec<
             ("{target_language}", Part::TargetLanguage),
             ("{text}", Part::Text),
         ];
-        match placeholders.iter().find_map(|(written, part)| Some((rest.strip_prefix(written)?, *part))) {
-            Some((after, part)) => {
-                parts.push(part);
-                rest = after;
-            }
-            None => {
-                let end =
-                    rest.char_indices().skip(1).find(|(_, c)| *c == '{').map_or(rest.len(), |(at, _)| at);
-                parts.push(token(&rest[..end])?);
-                rest = &rest[end..];
-            }
+        let found =
+            placeholders.iter().find_map(|(written, part)| Some((rest.strip_prefix(written)?, *part)));
+        if let Some((after, part)) = found {
+            parts.push(part);
+            rest = after;
+        } else {
+            let end = rest.char_indices().skip(1).find(|(_, c)| *c == '{').map_or(rest.len(), |(at, _)| at);
+            parts.push(token(&rest[..end])?);
+            rest = &rest[end..];
         }
     }
     Ok(parts)
