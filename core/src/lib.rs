@@ -7,7 +7,7 @@
 //! [`server`] (HTTP) → [`sched`] (who runs in the next step) → [`exec`] (one step) → [`lower`] (graph to plan) →
 //! [`weights`], [`kv`], [`ssm`] (what a step reads and writes) → [`device`]. [`plugin`] finds and opens plugins,
 //! [`factory`] turns a model directory into a runner, [`text`] turns strings into tokens and back, [`images`] pictures into
-//! patches.
+//! patches, [`translation`] knows languages.
 
 pub mod cli;
 pub mod config;
@@ -23,6 +23,7 @@ pub mod sched;
 pub mod server;
 pub mod ssm;
 pub mod text;
+pub mod translation;
 pub mod weights;
 
 pub use error::EngineError;

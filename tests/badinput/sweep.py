@@ -288,6 +288,44 @@ def bad_requests(base: Path) -> None:
         check("request: the server's log", "a panic: " + log[-400:] if panicked(log) else "")
 
 
+def bad_translations() -> None:
+    with Server(ROOT / "tests" / "models" / "tiny-nllb-eng-spa", "--max-model-len", 64) as server:
+
+        def status(path: str, body: dict):
+            data = json.dumps(body).encode()
+            request = urllib.request.Request(server.url + path, data=data, headers={"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return response.status, response.read()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read()
+
+        good = {"q": "hello", "source": "en", "target": "es", "max_tokens": 2}
+        wrong = {
+            "no text": {"q": None},
+            "a text that is a number": {"q": 7},
+            "an unknown target": {"target": "klingon"},
+            "an unknown source": {"source": "\U0001f600" * 1000},
+            "a script that the model has not": {"source": "eng_Cyrl"},
+            "a language that cannot be told": {"q": "123", "source": "auto"},
+            "a text longer than the context": {"q": "the king " * 100},
+            "a million alternatives": {"alternatives": 10**6},
+            "more beams than a step has": {"num_beams": 1000},
+            "html": {"format": "html"},
+        }
+        for name, fields in wrong.items():
+            code, answer = status("/translate", {**good, **fields})
+            try:
+                message = json.loads(answer)["error"]
+            except (ValueError, KeyError, TypeError):
+                message = ""
+            problem = "" if 400 <= code < 500 and isinstance(message, str) and message else f"HTTP {code}: {answer[:200]!r}"
+            is_up = status("/translate", good)[0] == 200
+            check(f"translation: {name}", problem or ("" if is_up else "the server no longer answers"))
+        log = server.log_tail(1 << 20)
+        check("translation: the server's log", "a panic: " + log[-400:] if panicked(log) else "")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -297,6 +335,7 @@ def main() -> int:
         bad_configs(base, work)
         bad_gguf(work)
         bad_requests(base)
+        bad_translations()
     print(f"{len(failures)} of the cases failed" if failures else "every case was refused in words")
     return 1 if failures else 0
 

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use metrale_core::exec::ModelRunner;
 use metrale_core::exec::sample::PositionLogprobs;
 use metrale_core::sched::{
-    EngineHandle, Event, GenerateRequest, Generation, SamplingParams, SchedulerConfig,
+    EngineHandle, Event, GenerateRequest, Generation, Hypothesis, SamplingParams, SchedulerConfig,
 };
 
 /// Starts the scheduler of a model.
@@ -32,6 +32,8 @@ pub struct Answer {
     pub logprobs: Vec<PositionLogprobs>,
     /// One entry per prompt token.
     pub prompt_logprobs: Vec<Option<PositionLogprobs>>,
+    /// What beam search found, best first.
+    pub hypotheses: Vec<Hypothesis>,
     /// Prompt tokens that were not computed.
     pub num_cached_tokens: usize,
 }
@@ -59,6 +61,7 @@ fn answer(mut generation: Generation) -> Result<Answer> {
                 answer.num_cached_tokens = num_cached_tokens;
                 return Ok(answer);
             }
+            Event::Hypotheses(found) => answer.hypotheses = found,
             Event::Failed(error) => return Err(error.into()),
         }
     }

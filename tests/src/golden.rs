@@ -211,6 +211,12 @@ impl Golden {
         longest.context("no translations")
     }
 
+    /// A fact that golden.json names.
+    #[must_use]
+    pub fn fact(&self, name: &str) -> &Json {
+        &self.facts[name]
+    }
+
     fn num_positions(&self) -> Result<usize> {
         self.facts["num_positions"].as_u64().map(|n| n as usize).context("golden.json has no num_positions")
     }

@@ -17,17 +17,29 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
     ("exec", &["device", "lower", "kv", "ssm", "error"]),
     ("sched", &["exec", "kv", "ssm", "error"]),
     ("text", &["error"]),
+    ("translation", &["text"]),
     ("plugin", &[]),
     ("config", &[]),
-    ("server", &["sched", "error"]),
+    ("server", &["sched", "translation", "error"]),
     (
         "factory",
         &[
-            "server", "sched", "exec", "device", "lower", "weights", "kv", "ssm", "text", "plugin", "config",
+            "server",
+            "sched",
+            "exec",
+            "device",
+            "lower",
+            "weights",
+            "kv",
+            "ssm",
+            "text",
+            "translation",
+            "plugin",
+            "config",
             "error",
         ],
     ),
-    ("cli", &["server", "sched", "exec", "weights", "plugin", "config", "error"]),
+    ("cli", &["server", "sched", "translation", "exec", "weights", "plugin", "config", "error"]),
 ];
 
 /// Where `unsafe` is allowed: the two ends of the plugin boundary, memory maps, kernels, replays of recorded

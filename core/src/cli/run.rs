@@ -15,13 +15,14 @@ use crate::config::{EngineConfig, Setting};
 use crate::sched::GenerateRequest;
 use crate::server::generation::{Generation, OutputOptions};
 use crate::server::{Chat, ServedModel, StreamOptions, Text};
+use crate::translation::Translation;
 
 /// Flags of `metrale run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     engine: EngineConfig,
-    /// Text to answer; without it a conversation starts.
+    /// Text to answer, or to translate; without it a conversation starts.
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
     /// Continue PROMPT as it is, without the chat template.
@@ -65,8 +66,11 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Prints the continuation of one prompt.
+    /// Prints the translation or the continuation of one prompt.
     async fn answer(&self, prompt: &str) -> anyhow::Result<()> {
+        if let Some(translation) = &self.model.translation {
+            return self.translate(translation, prompt).await;
+        }
         let tokens = if self.args.raw || !self.text.has_chat_template() {
             self.text.encode(prompt, true)?
         } else {
@@ -74,13 +78,13 @@ impl Session<'_> {
             messages.push(json!({ "role": "user", "content": prompt }));
             self.render(&messages)?
         };
-        self.generate(tokens).await?;
+        self.generate(tokens, None).await?;
         Ok(())
     }
 
     /// Reads lines and answers each until the input ends.
     async fn converse(&self) -> anyhow::Result<()> {
-        if !self.text.has_chat_template() {
+        if self.model.translation.is_none() && !self.text.has_chat_template() {
             bail!(
                 "this model has no chat template: give a PROMPT to continue, or a template with --chat-template"
             );
@@ -105,9 +109,15 @@ impl Session<'_> {
             if line.trim().is_empty() {
                 continue;
             }
+            if let Some(translation) = &self.model.translation {
+                if let Err(error) = self.translate(translation, &line).await {
+                    eprintln!("error: {}", report::one_line(&error));
+                }
+                continue;
+            }
             messages.push(json!({ "role": "user", "content": line }));
             let answer = match self.render(&messages) {
-                Ok(tokens) => self.generate(tokens).await,
+                Ok(tokens) => self.generate(tokens, None).await,
                 Err(error) => Err(error),
             };
             match answer {
@@ -136,9 +146,25 @@ impl Session<'_> {
         Ok(self.text.encode(&prompt, false)?)
     }
 
-    /// Prints an answer as it comes, until it ends or Ctrl-C; returns what was printed.
-    async fn generate(&self, prompt: Vec<u32>) -> anyhow::Result<String> {
-        let mut generation = self.start(prompt)?;
+    /// Prints the translation of a text between the languages of the flags.
+    async fn translate(&self, translation: &Translation, text: &str) -> anyhow::Result<()> {
+        let Some(target) = &translation.default_target else {
+            bail!("a language to translate to is needed: name it with --tgt-lang");
+        };
+        let detected = || {
+            let found = translation.detector.detect(text).map(|found| found.language);
+            found.context("the language of the text could not be found out: name it with --src-lang")
+        };
+        let source = translation.default_source.as_ref().map_or_else(detected, Ok)?;
+        let tokens = self.text.encode(text, false)?;
+        let source = translation.source(&tokens, source);
+        self.generate(translation.target_start(target), Some(source)).await?;
+        Ok(())
+    }
+
+    /// Prints an answer as it comes, until it ends or Ctrl-C; returns what was printed. `source` is what an encoder reads.
+    async fn generate(&self, prompt: Vec<u32>, source: Option<Vec<u32>>) -> anyhow::Result<String> {
+        let mut generation = self.start(prompt, source)?;
         let mut answer = String::new();
         loop {
             let delta = tokio::select! {
@@ -157,7 +183,7 @@ impl Session<'_> {
         Ok(answer)
     }
 
-    fn start(&self, prompt: Vec<u32>) -> anyhow::Result<Generation> {
+    fn start(&self, prompt: Vec<u32>, source: Option<Vec<u32>>) -> anyhow::Result<Generation> {
         let model = &self.model;
         let room = model.max_model_len.saturating_sub(prompt.len());
         if prompt.is_empty() || room == 0 {
@@ -183,7 +209,7 @@ impl Session<'_> {
             include_terminator: false,
             text: Some(self.text.stream(&prompt, &output)),
         };
-        let request = GenerateRequest::new(prompt, sampling);
+        let request = GenerateRequest { source, ..GenerateRequest::new(prompt, sampling) };
         Ok(Generation::start(model.engine.as_ref(), request, options, Instant::now())?)
     }
 }

@@ -146,6 +146,12 @@ pub struct EngineConfig {
         help_heading = "Images"
     )]
     pub limit_images_per_prompt: usize,
+    /// Source language of requests that name none, for a translation model; found out from the text if left out.
+    #[arg(long, value_name = "LANG", env = "METRALE_SRC_LANG", help_heading = "Text")]
+    pub src_lang: Option<String>,
+    /// Target language of requests that name none, for a translation model.
+    #[arg(long, value_name = "LANG", env = "METRALE_TGT_LANG", help_heading = "Text")]
+    pub tgt_lang: Option<String>,
     /// Jinja file to use instead of the model's chat template.
     #[arg(long, value_name = "FILE", env = "METRALE_CHAT_TEMPLATE", help_heading = "Text")]
     pub chat_template: Option<PathBuf>,

@@ -214,6 +214,12 @@ pub trait Device: std::fmt::Debug + Send {
     /// There is no such slot.
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<(), LaunchError>;
 
+    /// Copies a page of the rows' keys and values, of every layer, to another.
+    ///
+    /// # Errors
+    /// There is no such page.
+    fn copy_page(&mut self, from: usize, to: usize) -> Result<(), LaunchError>;
+
     /// MTP depths.
     fn num_mtp_layers(&self) -> usize;
 

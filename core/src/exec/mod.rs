@@ -4,6 +4,7 @@ pub mod batch;
 mod encode;
 mod images;
 mod mtp;
+mod pages;
 mod rows;
 pub mod runner;
 pub mod sample;
@@ -33,6 +34,17 @@ pub trait StepRunner: Send {
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         None
     }
+
+    /// Copies of KV pages, if the runner can make them. Without, there is no beam search.
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        None
+    }
+}
+
+/// Copies KV pages of the rows, all layers of them, between steps.
+pub trait PageCopies {
+    /// Gives page `to` the content of page `from`.
+    fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), EngineError>;
 }
 
 /// Copies the recurrent state of one sequence, all layers of it, between steps.

@@ -1,6 +1,6 @@
 //! The forward pass: one step of a model on its device.
 
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner, Vision};
+use super::{Batch, BatchSeq, Logits, PageCopies, Rows, RunnerLimits, StateSnapshots, StepRunner, Vision};
 use crate::device::{Device, Entry, LaunchError, StepContext};
 use crate::error::EngineError;
 
@@ -58,6 +58,10 @@ impl StepRunner for ModelRunner {
 
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
+    }
+
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ mod backend;
 mod device;
 mod runner;
 mod text;
+mod translation;
 
 use std::sync::Arc;
 
@@ -32,10 +33,12 @@ pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, RunnerOption
 pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let built = build(config)?;
     let (source, built) = (built.source, built.model);
+    let facts = built.facts.clone();
     let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
     let images = images(config, &built)?;
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
+    let translation = translation::load(config, &source, &facts, &text)?;
     let eos_token_ids = text.generation().eos_token_id.clone();
     let engine = EngineHandle::spawn(
         Box::new(built.runner),
@@ -48,9 +51,10 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     );
     Ok(ServedModel {
         engine: Arc::new(engine),
-        defaults: text::defaults(&text),
+        defaults: text::defaults(&text, translation.is_some()),
         text: text::served(text),
         images,
+        translation: translation.map(Arc::new),
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
         weight_bytes_per_step,

@@ -58,16 +58,18 @@ pub(super) fn load(
     }
 }
 
-/// Sampling defaults of a model.
-pub(super) fn defaults(text: &TextModel) -> SamplingDefaults {
+/// Sampling defaults of a model. Translations are not left to chance unless the model or the operator says so.
+pub(super) fn defaults(text: &TextModel, translates: bool) -> SamplingDefaults {
     let generation = text.generation();
+    let temperature = generation.temperature.or(translates.then_some(0.0));
     SamplingDefaults {
-        temperature: generation.temperature,
+        temperature,
         top_p: generation.top_p,
         top_k: generation.top_k,
         min_p: generation.min_p,
         repetition_penalty: generation.repetition_penalty,
         max_new_tokens: generation.max_new_tokens,
+        no_repeat_ngram_size: generation.no_repeat_ngram_size,
     }
 }
 
@@ -121,10 +123,14 @@ impl Text for Served {
         self.0.render_chat(&prompt).map_err(error)
     }
 
-    fn stream(&self, _prompt: &[u32], options: &StreamOptions) -> Box<dyn TextStream> {
+    fn stream(&self, prompt: &[u32], options: &StreamOptions) -> Box<dyn TextStream> {
         let stops = StopMatcher::new(options.stop.clone(), options.include_stop_str_in_output);
-        let detokenizer =
-            self.0.tokenizer().map(|t| IncrementalDetokenizer::continuing(t, options.skip_special_tokens));
+        let detokenizer = self.0.tokenizer().map(|tokenizer| {
+            // Behind special tokens alone, such as the language of a translation, a text of its own starts.
+            let starts = prompt.iter().all(|&token| tokenizer.is_special(token));
+            let new = if starts { IncrementalDetokenizer::new } else { IncrementalDetokenizer::continuing };
+            new(tokenizer, options.skip_special_tokens)
+        });
         Box::new(Stream {
             detokenizer,
             stops: stops.map_err(error),

@@ -25,7 +25,7 @@ pub struct BlockTable {
     pub(super) hashes: Vec<BlockHash>,
     // The first `num_published` pages were offered to the prefix cache (or came from it).
     pub(super) num_published: usize,
-    media: Vec<Media>,
+    pub(super) media: Vec<Media>,
 }
 
 impl BlockTable {

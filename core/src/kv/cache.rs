@@ -22,7 +22,7 @@ pub struct OutOfBlocks {
 #[derive(Debug)]
 pub struct KvCache {
     block_size: usize,
-    pool: BlockPool,
+    pub(super) pool: BlockPool,
     prefix: Option<PrefixCache>,
 }
 

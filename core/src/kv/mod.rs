@@ -6,6 +6,7 @@
 pub mod block_pool;
 pub mod block_table;
 pub mod cache;
+mod fork;
 pub mod prefix_cache;
 
 pub use block_pool::{BlockId, BlockPool};

@@ -132,6 +132,13 @@ impl Driver {
     }
 
     fn compute(&mut self) -> Result<(), EngineError> {
+        if !self.plan.copies.is_empty()
+            && let Some(pages) = self.runner.page_copies()
+        {
+            for &(from, to) in &self.plan.copies {
+                pages.copy(from, to)?;
+            }
+        }
         if !self.plan.restores.is_empty()
             && let Some(snapshots) = self.runner.state_snapshots()
         {

@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod request;
 
+mod beams;
 mod driver;
 mod generation;
 mod metrics;
@@ -20,5 +21,6 @@ pub use config::SchedulerConfig;
 pub use engine::{EngineHandle, EngineSnapshot};
 pub use generation::Generation;
 pub use request::{
-    Event, FinishReason, GenerateRequest, PositionLogprobs, RequestId, SamplingParams, TokenLogprob,
+    BeamParams, EarlyStopping, Event, FinishReason, GenerateRequest, Hypothesis, PositionLogprobs, RequestId,
+    SamplingParams, TokenLogprob,
 };

@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::exec::{Batch, BatchSeq, BatchSource, StateSlot};
+use crate::exec::{Batch, BatchSeq, BatchSource, BlockId, StateSlot};
+use crate::kv::BlockTable;
 use crate::ssm::SnapshotSlot;
 
+use super::beams::Beams;
 use super::sequence::{Sequence, Source};
 
 /// What a sequence does in a step.
@@ -18,6 +20,8 @@ pub(super) enum Phase {
     Prefill,
     /// The rows end with the last known token: the last logits row chooses the next one.
     Decode,
+    /// One row for each beam of a search, with its logits.
+    Beams,
 }
 
 /// One sequence's share of a step.
@@ -25,7 +29,7 @@ pub(super) enum Phase {
 pub(super) struct Scheduled {
     /// Index among the running sequences.
     pub(super) index: usize,
-    /// Rows, from the first token that is not computed.
+    /// Rows, from the first token that is not computed; 0 for beams, which are no tokens of the sequence itself.
     pub(super) num_tokens: usize,
     pub(super) phase: Phase,
     /// This sequence's rows of the step's logits.
@@ -36,7 +40,10 @@ pub(super) struct Scheduled {
 #[derive(Debug, Default)]
 pub(super) struct StepPlan {
     pub(super) batch: Batch,
+    num_batch_seqs: usize,
     pub(super) seqs: Vec<Scheduled>,
+    /// KV pages to copy before the step, in this order.
+    pub(super) copies: Vec<(BlockId, BlockId)>,
     /// State to bring back before the step.
     pub(super) restores: Vec<(SnapshotSlot, StateSlot)>,
     /// State to keep after the step; known once it is complete.
@@ -51,7 +58,9 @@ impl StepPlan {
     pub(super) fn clear(&mut self) {
         self.batch.token_ids.clear();
         self.batch.logits_rows.clear();
+        self.num_batch_seqs = 0;
         self.seqs.clear();
+        self.copies.clear();
         self.restores.clear();
         self.saves.clear();
     }
@@ -79,17 +88,37 @@ impl StepPlan {
         }
         let logits = first_logits..self.batch.logits_rows.len();
 
-        self.push_batch_seq(seq, slot, num_tokens);
+        self.push_batch_seq(seq, &seq.table, slot, first, num_tokens);
         self.seqs.push(Scheduled { index, num_tokens, phase, logits });
+    }
+
+    /// Adds the last token of every beam of a running search.
+    pub(super) fn push_beams(&mut self, index: usize, seq: &Sequence, beams: &Beams, slot: StateSlot) {
+        let first_logits = self.batch.logits_rows.len();
+        for (token, table) in beams.last_tokens().zip(beams.tables()) {
+            self.batch.logits_rows.push(self.batch.token_ids.len());
+            self.batch.token_ids.push(token);
+            self.push_batch_seq(seq, table, slot, beams.len() - 1, 1);
+        }
+        let logits = first_logits..self.batch.logits_rows.len();
+        self.seqs.push(Scheduled { index, num_tokens: 0, phase: Phase::Beams, logits });
     }
 
     /// Makes the batch as long as the plan, once all sequences are in.
     pub(super) fn finish(&mut self) {
-        self.batch.seqs.truncate(self.seqs.len());
+        self.batch.seqs.truncate(self.num_batch_seqs);
     }
 
-    fn push_batch_seq(&mut self, seq: &Sequence, slot: StateSlot, num_tokens: usize) {
-        let at = self.seqs.len();
+    fn push_batch_seq(
+        &mut self,
+        seq: &Sequence,
+        table: &BlockTable,
+        slot: StateSlot,
+        num_computed: usize,
+        num_tokens: usize,
+    ) {
+        let at = self.num_batch_seqs;
+        self.num_batch_seqs += 1;
         if at == self.batch.seqs.len() {
             self.batch.seqs.push(BatchSeq {
                 num_tokens: 0,
@@ -102,9 +131,9 @@ impl StepPlan {
         }
         let entry = &mut self.batch.seqs[at];
         entry.num_tokens = num_tokens;
-        entry.num_computed = seq.num_computed;
+        entry.num_computed = num_computed;
         entry.block_table.clear();
-        entry.block_table.extend_from_slice(seq.table.blocks());
+        entry.block_table.extend_from_slice(table.blocks());
         entry.state_slot = slot;
         entry.images.clone_from(&seq.images);
         fill_source(&mut entry.source, seq.source.as_ref());

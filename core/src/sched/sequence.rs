@@ -11,6 +11,7 @@ use crate::exec::sample::{Sampler, SamplingState};
 use crate::exec::{Logits, SequenceImages};
 use crate::kv::BlockTable;
 
+use super::beams::Beams;
 use super::engine::InFlight;
 use super::plan::{Phase, Scheduled};
 use super::request::{Event, FinishReason, PositionLogprobs, RequestId};
@@ -58,6 +59,8 @@ pub(super) struct Sequence {
     /// Tokens whose KV and state are in place.
     pub(super) num_computed: usize,
     pub(super) table: BlockTable,
+    /// For beam search: what follows the prompt is kept there.
+    pub(super) beams: Option<Beams>,
     pub(super) sampling: SamplingState,
     pub(super) prompt_logprobs: PromptLogprobs,
     /// Prompt tokens that the first admission found in the prefix cache.
@@ -90,6 +93,7 @@ impl Sequence {
             tokens: prompt,
             num_computed: 0,
             table: BlockTable::default(),
+            beams: None,
             sampling,
             prompt_logprobs,
             num_cached_tokens: None,
@@ -105,9 +109,14 @@ impl Sequence {
         Self { table: BlockTable::with_media(images.media.clone()), images: Some(images), ..self }
     }
 
-    /// Known tokens that are not computed; at least 1 between steps.
+    /// Known tokens that are not computed; at least 1 between steps, unless beams run.
     pub(super) fn num_pending(&self) -> usize {
         self.tokens.len() - self.num_computed
+    }
+
+    /// Sequences of a step that it can become.
+    pub(super) fn width(&self) -> usize {
+        self.beams.as_ref().map_or(1, Beams::width)
     }
 
     /// Tokens of its source.
@@ -147,13 +156,13 @@ impl Sequence {
         limits: &Limits,
     ) -> Result<Option<FinishReason>, EngineError> {
         let num_sampling_rows = match scheduled.phase {
-            Phase::Prefill => 0,
+            Phase::Prefill | Phase::Beams => 0,
             Phase::Decode => 1,
         };
         let prompt_rows = scheduled.logits.start..scheduled.logits.end - num_sampling_rows;
         self.collect_prompt_logprobs(prompt_rows, logits, sampler)?;
         match scheduled.phase {
-            Phase::Prefill => Ok(None),
+            Phase::Prefill | Phase::Beams => Ok(None),
             Phase::Decode if self.sampling.params().max_tokens == 0 => Ok(Some(FinishReason::Length)),
             Phase::Decode => {
                 let row = logits.row(scheduled.logits.end - 1);

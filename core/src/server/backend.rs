@@ -14,6 +14,7 @@ use super::text::Text;
 use crate::error::EngineError;
 use crate::images::ImageProcessor;
 use crate::sched::{Event, GenerateRequest};
+use crate::translation::Translation;
 
 /// The events of one generation. Dropping it aborts the generation.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
@@ -68,6 +69,8 @@ pub struct ServedModel {
     pub text: Option<Arc<dyn Text>>,
     /// Makes patches of pictures; `None` for a model that takes text only.
     pub images: Option<ImageProcessor>,
+    /// How it translates; nothing for a model that does not.
+    pub translation: Option<Arc<Translation>>,
     /// Where it was loaded from, as given by the user.
     pub root: String,
     /// Longest context in tokens.

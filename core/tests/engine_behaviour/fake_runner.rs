@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use metrale_core::EngineError;
 use metrale_core::exec::{
-    Batch, BatchSeq, BlockId, Logits, RunnerLimits, StateSlot, StateSnapshots, StepRunner,
+    Batch, BatchSeq, BlockId, Logits, PageCopies, RunnerLimits, StateSlot, StateSnapshots, StepRunner,
 };
 use metrale_core::ssm::SnapshotSlot;
 
@@ -59,6 +59,7 @@ pub(crate) struct FakeRunner {
     source_pages: Vec<Vec<Option<u32>>>,
     states: Vec<FakeModel>,
     snapshots: Vec<FakeModel>,
+    copies_pages: bool,
     hook: Hook,
 }
 
@@ -70,8 +71,14 @@ impl FakeRunner {
             source_pages: vec![vec![None; limits.block_size]; limits.source.map_or(0, |s| s.num_blocks)],
             states: vec![FakeModel::default(); limits.max_num_seqs],
             snapshots: Vec::new(),
+            copies_pages: true,
             hook: Box::new(|_, _| Ok(())),
         }
+    }
+
+    pub(crate) fn without_page_copies(mut self) -> Self {
+        self.copies_pages = false;
+        self
     }
 
     pub(crate) fn with_snapshots(mut self, num: usize) -> Self {
@@ -95,7 +102,8 @@ impl FakeRunner {
         ensure(batch.seqs.len() <= self.limits.max_num_seqs, "too many sequences")?;
         ensure(batch.logits_rows.is_sorted_by(|a, b| a < b), "logits rows are not ascending")?;
         let slots: HashSet<StateSlot> = batch.seqs.iter().map(|s| s.state_slot).collect();
-        ensure(slots.len() == batch.seqs.len(), "two sequences share a state slot")?;
+        let shares_slots = self.limits.has_recurrent_state && slots.len() < batch.seqs.len();
+        ensure(!shares_slots, "two sequences share a state slot")?;
         batch.seqs.iter().try_for_each(|seq| self.check_seq(seq))
     }
 
@@ -188,6 +196,18 @@ impl StepRunner for FakeRunner {
 
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         if self.snapshots.is_empty() { None } else { Some(self) }
+    }
+
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        if self.copies_pages { Some(self) } else { None }
+    }
+}
+
+impl PageCopies for FakeRunner {
+    fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), EngineError> {
+        ensure(from.0 != 0 && to.0 != 0 && from != to, "a copy from or to page 0, or onto itself")?;
+        self.pages[to.0 as usize] = self.pages[from.0 as usize].clone();
+        Ok(())
     }
 }
 

@@ -150,9 +150,7 @@ async fn fields_that_would_change_the_output_are_refused_unless_neutral() {
     let server = TestServer::replying("x").await;
     let completion = |field: &str, value: &Value| json!({ "prompt": "a", field: value });
     for (field, value, neutral) in [
-        ("best_of", json!(2), json!(1)),
         ("suffix", json!("z"), json!("")),
-        ("use_beam_search", json!(true), json!(false)),
         ("guided_regex", json!("a*"), Value::Null),
         ("bad_words", json!(["x"]), json!([])),
         ("response_format", json!({ "type": "json_object" }), json!({ "type": "text" })),

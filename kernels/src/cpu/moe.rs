@@ -264,6 +264,30 @@ pub fn expert_linear(
     project_rows(cpu, x, activations, &projected, out)
 }
 
+/// `out[p] += bias[experts[p]]` for every pair p. `bias: [E, W]`, `experts: [P]`, `out: [P, W]`.
+///
+/// # Errors
+/// A length does not fit, or an expert does not exist.
+pub fn add_expert_bias(cpu: &Cpu, bias: &[f32], experts: &[u32], out: &mut [f32]) -> Result<()> {
+    const OP: &str = "add_expert_bias";
+    if experts.is_empty() {
+        return ensure_len(OP, "out", out.len(), 0);
+    }
+    let width = out.len() / experts.len();
+    ensure_len(OP, "out", out.len(), experts.len() * width)?;
+    let num_experts = rows_of(OP, "bias", bias.len(), width)?;
+    let bad = experts.iter().position(|&e| e as usize >= num_experts);
+    if let Some(position) = bad {
+        let found = experts[position] as usize;
+        return Err(KernelError::Index { op: OP, argument: "experts", position, found, limit: num_experts });
+    }
+    map_rows(cpu, width.max(1), out, |pair, out| {
+        let bias = &bias[experts[pair] as usize * width..][..width];
+        out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+    });
+    Ok(())
+}
+
 /// `out[t] = Σ_j weights[t, j] * y[t * top_k + j]` over the picks in order, added to out if `accumulate`.
 ///
 /// # Errors

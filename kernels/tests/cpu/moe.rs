@@ -1,9 +1,10 @@
 //! Products that differ from row to row: of experts, of heads.
 
+use metrale_kernels::KernelError;
 use metrale_kernels::cpu::Weight;
 use metrale_kernels::cpu::elementwise::{Gate, Unary};
 use metrale_kernels::cpu::linear::{Activations, Projection, head_linear, linear};
-use metrale_kernels::cpu::moe::{ExpertOp, PairInput, Stacked, expert_linear};
+use metrale_kernels::cpu::moe::{ExpertOp, PairInput, Stacked, add_expert_bias, expert_linear};
 
 use crate::support::{Rng, assert_close, assert_same_bits, cpus, poisoned};
 
@@ -66,5 +67,29 @@ fn gated_experts_compute_what_their_activation_says() {
             expert_linear(&cpu, x, Activations::F32, op, (&chosen, top_k), &mut out).unwrap();
             assert_close(&out, &expected, |i| 1e-5 * expected[i].abs().max(1.0), "a gated expert");
         }
+    }
+}
+
+#[test]
+fn every_pair_gets_the_bias_of_its_expert() {
+    for cpu in &cpus(&[1, 2]) {
+        let mut rng = Rng::new(3);
+        let (num_experts, width) = (5, 37);
+        let (bias, before) = (rng.vec(num_experts * width), rng.vec(9 * width));
+        let experts: Vec<u32> = (0..9).map(|_| rng.below(num_experts) as u32).collect();
+        let mut out = before.clone();
+        add_expert_bias(cpu, &bias, &experts, &mut out).unwrap();
+        for (i, (found, before)) in out.iter().zip(&before).enumerate() {
+            let expert = experts[i / width] as usize;
+            assert_eq!(*found, before + bias[expert * width + i % width]);
+        }
+    }
+}
+
+#[test]
+fn an_expert_that_does_not_exist_is_refused() {
+    for cpu in &cpus(&[1, 2]) {
+        let error = add_expert_bias(cpu, &[0.0; 4], &[0, 2], &mut [0.0; 4]).unwrap_err();
+        assert!(matches!(error, KernelError::Index { position: 1, found: 2, limit: 2, .. }), "{error}");
     }
 }

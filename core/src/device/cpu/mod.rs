@@ -138,6 +138,10 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn copy_page(&mut self, from: usize, to: usize) -> Result<(), LaunchError> {
+        Ok(self.states.copy_page(from, to)?)
+    }
+
     fn num_mtp_layers(&self) -> usize {
         self.plans.mtp.len()
     }

@@ -16,8 +16,10 @@ pub(super) struct States {
 
 #[derive(Debug)]
 enum State {
-    /// Keys and values, of the rows or of sources.
+    /// Keys and values of the rows.
     Paged(KvCache),
+    /// Keys and values of sources.
+    Cross(KvCache),
     /// f32, zero at the start of a sequence.
     Slots(Slots),
 }
@@ -45,11 +47,11 @@ impl States {
                 value_dim: layout.v_dim,
             };
             let new = if layout.v_is_k_prefix { KvCache::with_values_in_keys } else { KvCache::new };
-            new(shape, sizes.kv_dtype).map(State::Paged)
+            new(shape, sizes.kv_dtype)
         };
         let state = |state: &StateDecl| match &state.kind {
-            StateKind::Kv(layout) => paged(layout, sizes.num_blocks),
-            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
+            StateKind::Kv(layout) => paged(layout, sizes.num_blocks).map(State::Paged),
+            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks).map(State::Cross),
             StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
                 let slot_len = slot_len(&state.kind);
                 Ok(State::Slots(Slots { data: vec![0.0; sizes.num_slots * slot_len], slot_len }))
@@ -64,14 +66,14 @@ impl States {
 
     pub(super) fn cache(&self, id: StateId) -> Result<&KvCache, KernelError> {
         match &self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots(_) => Err(wrong_kind("attention/1", "pages")),
         }
     }
 
     pub(super) fn cache_mut(&mut self, id: StateId) -> Result<&mut KvCache, KernelError> {
         match &mut self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots(_) => Err(wrong_kind("kv_write/1", "pages")),
         }
     }
@@ -80,7 +82,7 @@ impl States {
     pub(super) fn slots_mut(&mut self, id: StateId) -> Result<&mut [f32], KernelError> {
         match &mut self.states[id.0] {
             State::Slots(slots) => Ok(&mut slots.data),
-            State::Paged(_) => Err(wrong_kind("state/1", "slots")),
+            State::Paged(_) | State::Cross(_) => Err(wrong_kind("state/1", "slots")),
         }
     }
 
@@ -104,10 +106,21 @@ impl States {
         }
     }
 
+    /// Copies a page of the rows' keys and values, of every layer.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub(super) fn copy_page(&mut self, from: usize, to: usize) -> Result<(), KernelError> {
+        self.states.iter_mut().try_for_each(|state| match state {
+            State::Paged(cache) => cache.copy_block(from, to),
+            State::Cross(_) | State::Slots(_) => Ok(()),
+        })
+    }
+
     fn slots(&mut self) -> impl Iterator<Item = &mut Slots> {
         self.states.iter_mut().filter_map(|state| match state {
             State::Slots(slots) => Some(slots),
-            State::Paged(_) => None,
+            State::Paged(_) | State::Cross(_) => None,
         })
     }
 }

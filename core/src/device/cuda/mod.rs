@@ -200,6 +200,10 @@ impl Device for CudaDevice {
         Ok(self.states.copy_slot(&self.cuda, from, to)?)
     }
 
+    fn copy_page(&mut self, from: usize, to: usize) -> std::result::Result<(), LaunchError> {
+        Ok(self.states.copy_page(&self.cuda, from, to)?)
+    }
+
     fn num_mtp_layers(&self) -> usize {
         self.plans.mtp.len()
     }

@@ -47,8 +47,14 @@ impl Builder<'_> {
             gate: self.matrix(reader, reader.input(2))?,
             up,
             down: self.matrix(reader, reader.input(4))?,
+            gate_bias: self.optional_vector(reader, 6)?,
+            down_bias: self.optional_vector(reader, 8)?,
             activation: expert_activation(reader, up.is_some())?,
         };
+        let is_gated = experts.up.is_some();
+        if is_gated && (experts.gate_bias.is_some() || reader.optional_input(7).is_some()) {
+            return Err(reader.unsupported("gated experts with biases have no kernel"));
+        }
         Ok((experts, inner))
     }
 }

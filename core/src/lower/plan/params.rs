@@ -253,6 +253,10 @@ pub struct Experts {
     pub up: Option<MatrixId>,
     /// `[E · H, I]`
     pub down: MatrixId,
+    /// `[E, I]`; gated experts have none.
+    pub gate_bias: Option<VectorId>,
+    /// `[E, H]`
+    pub down_bias: Option<VectorId>,
     /// What happens between the matrices.
     pub activation: ExpertActivation,
 }

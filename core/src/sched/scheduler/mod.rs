@@ -8,6 +8,7 @@
 //! admission; the step with its first rows encodes it.
 
 mod admission;
+mod beams;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use crate::ssm::{SnapshotIndex, SnapshotSlot, StatePool};
 use crate::sched::config::SchedulerConfig;
 use crate::sched::engine::EngineSnapshot;
 use crate::sched::metrics::EngineMetrics;
-use crate::sched::plan::{Scheduled, StepPlan};
+use crate::sched::plan::{Phase, Scheduled, StepPlan};
 use crate::sched::request::{Event, FinishReason, RequestId};
 use crate::sched::sequence::{Limits, Sequence};
 
@@ -73,10 +74,8 @@ impl Scheduler {
         limits: &RunnerLimits,
         num_snapshot_slots: usize,
     ) -> Self {
-        let cap = |own: usize, cap: Option<usize>| own.min(cap.unwrap_or(own)).max(1);
         let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
-        // Every running sequence can have its decode row in every step.
-        let max_num_seqs = cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens);
+        let max_num_seqs = max_num_seqs(config, limits);
         // With a source, equal target tokens do not mean equal keys and values.
         let share_prefixes = config.enable_prefix_caching && limits.source.is_none();
         let use_snapshots = limits.has_recurrent_state && share_prefixes;
@@ -103,6 +102,11 @@ impl Scheduler {
 
     pub(in crate::sched) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences that running requests can have in a step.
+    fn num_seqs(&self) -> usize {
+        self.running.iter().map(|r| r.seq.width()).sum()
     }
 
     pub(in crate::sched) fn submit(&mut self, seq: Sequence) {
@@ -220,6 +224,10 @@ impl Scheduler {
     fn schedule_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
         let mut index = 0;
         while index < self.running.len() {
+            if !self.schedule_beams(index, plan, budget) {
+                self.preempt_latest();
+                continue;
+            }
             let Running { seq, slot } = &mut self.running[index];
             if seq.num_pending() == 1 {
                 if self.kv.reserve(&mut seq.table, seq.tokens.len()).is_err() {
@@ -272,6 +280,9 @@ impl Scheduler {
         now: Instant,
         saves: &mut Vec<(StateSlot, SnapshotSlot)>,
     ) {
+        if scheduled.phase == Phase::Beams {
+            return self.advance_beams(scheduled, logits);
+        }
         let boundary = self.snapshot_boundary(&self.running[scheduled.index].seq);
         let Running { seq, slot } = &mut self.running[scheduled.index];
         seq.num_computed += scheduled.num_tokens;
@@ -281,6 +292,9 @@ impl Scheduler {
             && let Some(snapshot) = self.snapshots.insert(*hash)
         {
             saves.push((*slot, snapshot));
+        }
+        if seq.beams.is_some() && scheduled.phase == Phase::Decode {
+            return self.start_beams(scheduled, logits, now);
         }
         let num_output = seq.sampling.num_output();
         let outcome = seq.advance(scheduled, logits, &mut self.sampler, &self.limits);
@@ -311,6 +325,9 @@ impl Scheduler {
     /// Takes back all that a running sequence holds.
     fn release(&mut self, seq: &mut Sequence, slot: StateSlot) {
         self.kv.release(&mut seq.table);
+        if let Some(beams) = &mut seq.beams {
+            beams.stop(&mut self.kv);
+        }
         if let Some(source) = &mut seq.source {
             self.sources.release(&mut source.table);
         }
@@ -324,6 +341,16 @@ impl Scheduler {
         seq.send(event(&seq));
         self.buried.push(seq);
     }
+}
+
+fn cap(own: usize, cap: Option<usize>) -> usize {
+    own.min(cap.unwrap_or(own)).max(1)
+}
+
+/// Most sequences of a step: every one can have its decode row in every step.
+pub(in crate::sched) fn max_num_seqs(config: &SchedulerConfig, limits: &RunnerLimits) -> usize {
+    let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
+    cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens)
 }
 
 /// Longest sequence that can run: the model's limit, or all pages if they hold less.

@@ -53,11 +53,19 @@ impl Executor<'_> {
         };
         let activations = self.numerics.activations;
         moe::expert_linear(cpu, (x, PairInput::Token), activations, first, (experts, top_k), inner)?;
+        let bias_of =
+            |bias: Option<crate::lower::plan::VectorId>| bias.map(|bias| self.vectors[bias.0].as_slice());
+        if let Some(bias) = bias_of(step.experts.gate_bias) {
+            moe::add_expert_bias(cpu, bias, experts, inner)?;
+        }
         if let (None, ExpertActivation::Function(f)) = (step.experts.up, step.experts.activation) {
             elementwise::unary_in_place(cpu, unary(f), inner);
         }
         let down = ExpertOp::Linear(stacked(step.experts.down));
         moe::expert_linear(cpu, (inner, PairInput::Pair), activations, down, (experts, top_k), chosen)?;
+        if let Some(bias) = bias_of(step.experts.down_bias) {
+            moe::add_expert_bias(cpu, bias, experts, chosen)?;
+        }
         moe::combine(cpu, chosen, weights, top_k, false, out)
     }
 }
