@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype::{BF16, F32};
+use metrale_kernels::cpu::linear::Activations;
 use metrale_tests::cpu_promises::{self, for_all};
+use metrale_tests::golden::Goldens;
+use metrale_tests::model::{Chunk, DeviceModel};
+use metrale_tests::own_tables;
 
 macro_rules! promises {
     ($($promise:ident: $kv_dtype:ident => $check:ident;)*) => {$(
@@ -27,4 +32,22 @@ promises! {
 #[test]
 fn a_tensor_that_is_missing_renamed_transposed_or_of_integers_is_named() {
     assert!(metrale_tests::damaged::damage_is_named(metrale_glm_mtp::plugin_module()).unwrap() > 100);
+}
+
+#[test]
+fn an_mtp_layer_uses_an_embedding_and_a_head_of_its_own() {
+    let plugin = metrale_glm_mtp::plugin_module();
+    let goldens = Goldens::of(plugin).unwrap();
+    let golden = goldens.models.iter().find(|g| g.name == "seed0/glm4_moe").unwrap();
+    let directory = own_tables::model_directory(golden, 3).unwrap();
+    let source = ModelSource::open(directory.path()).unwrap();
+    let mut model = DeviceModel::build(plugin, &source, 64, F32, Activations::F32).unwrap();
+
+    let tokens = golden.token_ids().unwrap();
+    let slots = tokens.len() - 1;
+    model.step(&[Chunk::new(0, 0, &tokens)]).unwrap();
+    let hidden = model.value("final_hidden", tokens.len()).unwrap().rows(0..slots);
+    let next_ids = own_tables::next_ids(&tokens[1..], 256);
+    let (_, logits) = model.mtp(0, Chunk::new(0, 0, &next_ids), &hidden).unwrap();
+    own_tables::logits_match(golden, &logits).unwrap();
 }

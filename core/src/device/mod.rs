@@ -33,6 +33,8 @@ pub struct Plans<P = Plan> {
     pub encoder: Option<P>,
     /// Multi-token prediction, by depth.
     pub mtp: Vec<P>,
+    /// The heads of these, where they have their own: one for each, or none.
+    pub mtp_heads: Vec<P>,
 }
 
 /// The largest steps of a model.
@@ -83,7 +85,24 @@ impl<P> Plans<P> {
 
     /// All plans.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp)
+        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp).chain(&self.mtp_heads)
+    }
+
+    /// The head that turns outputs of a plan into logits.
+    #[must_use]
+    pub fn head(&self, entry: Entry) -> &P {
+        let own = if let Entry::Mtp(depth) = entry { self.mtp_heads.get(depth) } else { None };
+        own.unwrap_or(&self.lm_head)
+    }
+
+    /// A plan, if the model has it, with the head that turns its outputs into logits.
+    pub fn with_head(&mut self, entry: Entry) -> Option<(&P, &mut P)> {
+        let Self { text, lm_head, encoder, mtp, mtp_heads } = self;
+        Some(match entry {
+            Entry::Text => (text, lm_head),
+            Entry::Encoder => (encoder.as_ref()?, lm_head),
+            Entry::Mtp(depth) => (mtp.get(depth)?, mtp_heads.get_mut(depth).unwrap_or(lm_head)),
+        })
     }
 
     /// Each plan with the rows of its largest step, made into something else.
@@ -100,6 +119,11 @@ impl<P> Plans<P> {
             lm_head: f(self.lm_head, max.lm_head)?,
             encoder: self.encoder.map(|plan| f(plan, max.encoder)).transpose()?,
             mtp: self.mtp.into_iter().map(|plan| f(plan, max.text)).collect::<Result<_, _>>()?,
+            mtp_heads: self
+                .mtp_heads
+                .into_iter()
+                .map(|plan| f(plan, max.lm_head))
+                .collect::<Result<_, _>>()?,
         })
     }
 }
