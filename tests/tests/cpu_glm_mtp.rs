@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use metrale_core::lower::plan::ElementType;
+use metrale_core::lower::{DeviceKind, Taps, Target, lower};
 use metrale_core::weights::ModelSource;
+use metrale_graph::resolve::resolve;
+use metrale_graph::{Attrs, OpenModel};
 use metrale_kernels::cpu::kv_cache::KvDtype::{BF16, F32};
 use metrale_kernels::cpu::linear::Activations;
 use metrale_tests::cpu_promises::{self, for_all};
@@ -50,4 +54,20 @@ fn an_mtp_layer_uses_an_embedding_and_a_head_of_its_own() {
     let next_ids = own_tables::next_ids(&tokens[1..], 256);
     let (_, logits) = model.mtp(0, Chunk::new(0, 0, &next_ids), &hidden).unwrap();
     own_tables::logits_match(golden, &logits).unwrap();
+}
+
+#[test]
+fn the_cuda_device_refuses_latent_attention_before_any_weight_is_read() {
+    let config = include_str!("../golden/configs/glm4_moe_lite.json");
+    let attrs = Attrs::new().with("config.json", config);
+    let text =
+        OpenModel::open(metrale_glm_mtp::plugin_module(), &attrs, None).unwrap().trace("text", 0).unwrap();
+    let (weights, _) = resolve(&text, None);
+    let lowered = |device| {
+        let target = Target { device, activations: ElementType::F32, taps: Taps::Drop };
+        lower(&text, &weights, &text.states, target)
+    };
+    let refusal = lowered(DeviceKind::Cuda).unwrap_err().to_string();
+    assert!(refusal.contains("the cuda device cannot run head_linear/1"), "{refusal}");
+    assert!(lowered(DeviceKind::Cpu).is_ok());
 }
