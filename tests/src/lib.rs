@@ -12,6 +12,7 @@ pub mod gpu;
 pub mod interpreter;
 pub mod model;
 pub mod npy;
+pub mod own_tables;
 pub mod quantized;
 pub mod stored;
 pub mod trained;

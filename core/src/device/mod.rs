@@ -35,6 +35,8 @@ pub struct Plans<P = Plan> {
     pub mtp: Vec<P>,
     /// Patches of images to rows of text.
     pub vision: Option<P>,
+    /// The heads of these, where they have their own: one for each, or none.
+    pub mtp_heads: Vec<P>,
 }
 
 /// The largest steps of a model.
@@ -91,7 +93,26 @@ impl<P> Plans<P> {
 
     /// All plans.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
+        let heads = [&self.text, &self.lm_head].into_iter().chain(&self.mtp_heads);
+        heads.chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
+    }
+
+    /// The head that turns outputs of a plan into logits.
+    #[must_use]
+    pub fn head(&self, entry: Entry) -> &P {
+        let own = if let Entry::Mtp(depth) = entry { self.mtp_heads.get(depth) } else { None };
+        own.unwrap_or(&self.lm_head)
+    }
+
+    /// A plan, if the model has it, with the head that turns its outputs into logits.
+    pub fn with_head(&mut self, entry: Entry) -> Option<(&P, &mut P)> {
+        let Self { text, lm_head, encoder, mtp, mtp_heads, vision } = self;
+        Some(match entry {
+            Entry::Text => (text, lm_head),
+            Entry::Encoder => (encoder.as_ref()?, lm_head),
+            Entry::Vision => (vision.as_ref()?, lm_head),
+            Entry::Mtp(depth) => (mtp.get(depth)?, mtp_heads.get_mut(depth).unwrap_or(lm_head)),
+        })
     }
 
     /// Each plan with the rows of its largest step, made into something else.
@@ -109,6 +130,11 @@ impl<P> Plans<P> {
             encoder: self.encoder.map(|plan| f(plan, max.encoder)).transpose()?,
             mtp: self.mtp.into_iter().map(|plan| f(plan, max.text)).collect::<Result<_, _>>()?,
             vision: self.vision.map(|plan| f(plan, max.vision)).transpose()?,
+            mtp_heads: self
+                .mtp_heads
+                .into_iter()
+                .map(|plan| f(plan, max.lm_head))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -32,6 +32,13 @@ fn every_head_is_multiplied_with_its_own_matrix() {
     }
 }
 
+/// What becomes of a gate and what it lets through.
+type Formula = fn(f64, f64) -> f64;
+
+fn sigmoid(v: f64) -> f64 {
+    1.0 / (1.0 + (-v).exp())
+}
+
 #[test]
 fn gated_experts_compute_what_their_activation_says() {
     let (tokens, top_k, experts, inputs, inner) = (6, 2, 4, 24, 18);
@@ -40,11 +47,10 @@ fn gated_experts_compute_what_their_activation_says() {
     let x: Vec<f32> = rng.vec(tokens * inputs).into_iter().map(|v| 4.0 * v).collect();
     let (gate, up) = (rng.vec(experts * inner * inputs), rng.vec(experts * inner * inputs));
     let chosen: Vec<u32> = (0..tokens * top_k).map(|_| rng.below(experts) as u32).collect();
-    let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
-    let activations: [(Gate, &dyn Fn(f64, f64) -> f64); 3] = [
-        (Unary::Silu.into(), &|g, u| g * sigmoid(g) * u),
-        (Gate::ClampedSilu { limit: 3.0 }, &|g, u| g.min(3.0) * sigmoid(g.min(3.0)) * u.clamp(-3.0, 3.0)),
-        (Gate::SwigluOai { limit: 3.0, alpha: 1.702 }, &|g, u| {
+    let activations: [(Gate, Formula); 3] = [
+        (Unary::Silu.into(), |g, u| g * sigmoid(g) * u),
+        (Gate::ClampedSilu { limit: 3.0 }, |g, u| g.min(3.0) * sigmoid(g.min(3.0)) * u.clamp(-3.0, 3.0)),
+        (Gate::SwigluOai { limit: 3.0, alpha: 1.702 }, |g, u| {
             g.min(3.0) * sigmoid(1.702 * g.min(3.0)) * (u.clamp(-3.0, 3.0) + 1.0)
         }),
     ];

@@ -51,6 +51,8 @@ pub struct Model {
     text: Entry,
     lm_head: Entry,
     mtp: Vec<Entry>,
+    /// One per MTP depth, or none.
+    mtp_heads: Vec<Entry>,
     encoder: Option<Entry>,
     vision: Option<Entry>,
 }
@@ -112,11 +114,15 @@ impl Model {
         for depth in 0..info.size("mtp_layers").unwrap_or(0) {
             mtp.extend(optional_entry(model, "mtp", depth, checkpoint, &trunk)?);
         }
+        let has_mtp_head = info.bool("has_mtp_head").unwrap_or(false);
+        let mtp_heads = (0..if has_mtp_head { mtp.len() } else { 0 })
+            .map(|depth| entry(model, "mtp_head", depth, checkpoint))
+            .collect::<Result<_, _>>()?;
         let has_encoder = info.bool("has_encoder").unwrap_or(false);
         let encoder = has_encoder.then(|| entry(model, "encoder", 0, checkpoint)).transpose()?;
         let has_vision = info.bool("has_vision").unwrap_or(false);
         let vision = has_vision.then(|| entry(model, "vision", 0, checkpoint)).transpose()?;
-        Ok(Self { info, text, lm_head, mtp, encoder, vision })
+        Ok(Self { info, text, lm_head, mtp, mtp_heads, encoder, vision })
     }
 
     /// Facts that the plugin states.
@@ -222,8 +228,7 @@ impl Model {
     /// # Errors
     /// The first op that cannot be computed.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
-        let batch = Batch::new().segments(Symbol::T, &hidden.shape()[..1]).floats("hidden", hidden.clone());
-        output(&self.lm_head.run(&batch, &mut [], Keep::Outputs)?, "logits").cloned()
+        logits(&self.lm_head, hidden)
     }
 
     /// Runs one MTP depth: `hidden[i]` of the slot at `first_position + i` and the token after it. Returns what the next depth
@@ -246,7 +251,8 @@ impl Model {
             .ids("positions", positions(first_position, next_ids.len()).collect());
         let batch = batch.ints("mrope_positions", vision::equal_streams(first_position, next_ids.len())?);
         let outputs = entry.run(&batch, &mut [sequence], Keep::Outputs)?;
-        let logits = self.logits(output(&outputs, "head_in")?)?;
+        let head = self.mtp_heads.get(depth).unwrap_or(&self.lm_head);
+        let logits = logits(head, output(&outputs, "head_in")?)?;
         Ok((output(&outputs, "recycle")?.clone(), logits))
     }
 
@@ -263,6 +269,12 @@ impl Model {
             .ids("source_positions", positions(0, source_ids.len()).collect());
         output(&entry.run(&batch, &mut [sequence], Keep::Outputs)?, "encoder_hidden").cloned()
     }
+}
+
+/// What a head makes of hidden states.
+fn logits(head: &Entry, hidden: &Tensor) -> Result<Tensor, ModelError> {
+    let batch = Batch::new().segments(Symbol::T, &hidden.shape()[..1]).floats("hidden", hidden.clone());
+    output(&head.run(&batch, &mut [], Keep::Outputs)?, "logits").cloned()
 }
 
 fn positions(first: usize, count: usize) -> impl Iterator<Item = i64> {

@@ -35,6 +35,7 @@ impl ModelLoader for GlmMtp {
             vocab_size: c.vocab_size,
             context_length: c.context_length,
             mtp_layers: c.mtp_layers,
+            has_mtp_head: true,
             ..ModelInfo::default()
         }
     }
@@ -72,6 +73,14 @@ impl ModelLoader for GlmMtp {
         let y = self.block(g, index, &format!("mtp.{depth}"), z)?;
         let y = c.rms_norm(g, w.name("shared_head.norm.weight"), c.hidden_size, y)?;
         Ok(Mtp { recycle: y, head_in: y })
+    }
+
+    /// A head of its own, where the checkpoint has one.
+    fn mtp_head(&self, g: &Graph, depth: usize, x: Value) -> Result<Value> {
+        let c = &self.config;
+        let w = self.weights.index("layers", c.is_moe.len() + depth);
+        let own = g.weight(w.name("shared_head.head.weight"), &[c.vocab_size, c.hidden_size], Role::Vocab)?;
+        g.linear(x, g.first_of(&[own, self.head(g)?])?)
     }
 }
 

@@ -86,25 +86,18 @@ impl Device for CpuDevice {
         out: &mut [f32],
     ) -> Result<(), LaunchError> {
         let Some(&last) = wanted.iter().max() else { return Ok(()) };
-        let Plans { text, lm_head, encoder, mtp, vision } = &mut self.plans;
-        let from = match entry {
-            Entry::Text => Some(&*text),
-            Entry::Encoder => encoder.as_ref(),
-            Entry::Mtp(depth) => mtp.get(depth),
-            Entry::Vision => vision.as_ref(),
-        };
-        let hidden = from.and_then(|plan| plan.output(output, last + 1));
-        let hidden = hidden.ok_or_else(|| no_such("output", output))?;
+        let (from, head) = self.plans.with_head(entry).ok_or_else(|| no_such("output", output))?;
+        let hidden = from.output(output, last + 1).ok_or_else(|| no_such("output", output))?;
         let (width, rows, vocab_size) =
-            (hidden.len() / (last + 1), lm_head.max_rows(), out.len() / wanted.len());
+            (hidden.len() / (last + 1), head.max_rows(), out.len() / wanted.len());
         for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
-            let input = lm_head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
+            let input = head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
             for (&row, input) in wanted.iter().zip(input.chunks_exact_mut(width)) {
                 input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
             }
             let context = StepContext { rows: wanted.len(), ..StepContext::default() };
-            lm_head.run(&self.cpu, &mut self.states, self.options.numerics, &context)?;
-            out.copy_from_slice(lm_head.output("logits", wanted.len()).unwrap_or(&[]));
+            head.run(&self.cpu, &mut self.states, self.options.numerics, &context)?;
+            out.copy_from_slice(head.output("logits", wanted.len()).unwrap_or(&[]));
         }
         Ok(())
     }

@@ -100,19 +100,13 @@ impl CudaDevice {
             Some(list) if listed => list,
             _ => &*wanted,
         };
-        let Plans { text, lm_head, encoder, mtp, vision } = plans;
-        let from = match entry {
-            Entry::Text => Some(&*text),
-            Entry::Encoder => encoder.as_ref(),
-            Entry::Mtp(depth) => mtp.get(depth),
-            Entry::Vision => vision.as_ref(),
-        };
-        let from = from.ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        let (from, head) =
+            plans.with_head(entry).ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
         let size = wanted.len();
         let head_inputs = StepInputs::of_rows(size);
         let mut work = || {
-            execute::gather(cuda, (from, output, inputs.rows), wanted, (lm_head, "hidden"))?;
-            lm_head.run(cuda, states, &head_inputs)
+            execute::gather(cuda, (from, output, inputs.rows), wanted, (head, "hidden"))?;
+            head.run(cuda, states, &head_inputs)
         };
         if listed {
             graphs.run(cuda, (Part::Head(entry), size), work)?
@@ -156,14 +150,14 @@ impl Device for CudaDevice {
         let vocab_size = out.len() / wanted.len();
         if self.inputs.wanted.is_some() {
             self.head(from, true)?;
-            return Ok(self.download_logits(wanted.len(), out)?);
+            return Ok(self.download_logits(from.0, wanted.len(), out)?);
         }
         let rows = self.plans.lm_head.max_rows();
         for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
             let list: Vec<u32> = wanted.iter().map(|&row| row as u32).collect();
             self.wanted.set(&self.cuda, &list, self.inputs.rows)?;
             self.head(from, false)?;
-            self.download_logits(wanted.len(), out)?;
+            self.download_logits(from.0, wanted.len(), out)?;
         }
         Ok(())
     }
@@ -222,8 +216,8 @@ impl Device for CudaDevice {
 }
 
 impl CudaDevice {
-    fn download_logits(&self, rows: usize, out: &mut [f32]) -> Result<()> {
-        let head = &self.plans.lm_head;
+    fn download_logits(&self, entry: Entry, rows: usize, out: &mut [f32]) -> Result<()> {
+        let head = self.plans.head(entry);
         match head.plan.output("logits") {
             Some(logits) => head.registers.read::<f32>(logits, rows)?.download(&self.cuda, out),
             None => Ok(()),

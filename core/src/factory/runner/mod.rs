@@ -190,6 +190,12 @@ fn lower_all(
             .mtp
             .iter()
             .zip(&weights.mtp)
+            .map(|(graph, (weights, _))| plan(graph, weights))
+            .collect::<Result<_, _>>()?,
+        mtp_heads: traced
+            .mtp_heads
+            .iter()
+            .zip(weights.mtp.iter().filter_map(|(_, head)| head.as_ref()))
             .map(|(graph, weights)| plan(graph, weights))
             .collect::<Result<_, _>>()?,
         vision: vision.map(|(graph, weights)| plan(graph, weights)).transpose()?,

@@ -15,8 +15,8 @@ pub(super) struct Resolved {
     pub(super) text: Resolution,
     pub(super) lm_head: Resolution,
     pub(super) encoder: Option<Resolution>,
-    /// Of the MTP depths that the checkpoint has, in order.
-    pub(super) mtp: Vec<Resolution>,
+    /// Of the MTP depths that the checkpoint has, in order, with those of their heads.
+    pub(super) mtp: Vec<(Resolution, Option<Resolution>)>,
     /// Of the vision tower, if the checkpoint has one.
     pub(super) vision: Option<Resolution>,
 }
@@ -34,7 +34,11 @@ pub(super) fn resolve_all(
     let text = matcher.required(&traced.text);
     let lm_head = matcher.required(&traced.lm_head);
     let encoder = traced.encoder.as_ref().map(|graph| matcher.required(graph));
-    let mtp = traced.mtp.iter().filter_map(|graph| matcher.optional(graph)).collect();
+    let mtp = traced.mtp.iter().enumerate().filter_map(|(depth, graph)| {
+        let weights = matcher.optional(graph)?;
+        Some((weights, traced.mtp_heads.get(depth).map(|head| matcher.required(head))))
+    });
+    let mtp = mtp.collect();
     let vision = traced.vision.as_ref().and_then(|graph| matcher.optional(graph));
     let Matcher { report, claimed, .. } = matcher;
     if !report.is_empty() {
