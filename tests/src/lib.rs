@@ -12,6 +12,7 @@ pub mod interpreter;
 pub mod model;
 pub mod npy;
 pub mod quantized;
+pub mod refusals;
 pub mod trained;
 pub mod trained_hybrid;
 pub mod trained_translation;

@@ -4,6 +4,8 @@
 
 use metrale_kernels::cpu::kv_cache::KvDtype::{BF16, F32};
 use metrale_tests::cpu_promises::{self, for_all};
+use metrale_tests::golden::{Golden, Goldens};
+use metrale_tests::refusals::{Damage, build_changed, is_refused_by_name};
 
 macro_rules! promises {
     ($($promise:ident: $kv_dtype:ident => $check:ident;)*) => {$(
@@ -24,4 +26,46 @@ promises! {
     the_mtp_head_matches_transformers: F32 => mtp_matches;
     image_rows_match_transformers: F32 => image_rows_match;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
+}
+
+/// The golden model of a configuration.
+fn with_golden(name: &str, check: impl FnOnce(&Golden)) {
+    let goldens = Goldens::of(metrale_qwen3_ssm::plugin_module()).unwrap();
+    check(goldens.models.iter().find(|golden| golden.name.ends_with(name)).unwrap());
+}
+
+#[test]
+fn damaged_tensors_are_refused_by_name() {
+    let tensors = [
+        ("qwen3_next", "model.layers.0.linear_attn.in_proj_qkvz.weight"),
+        ("qwen3_5_text", "model.layers.0.linear_attn.in_proj_qkv.weight"),
+        ("qwen3_5_text", "model.layers.3.self_attn.q_proj.weight"),
+        ("qwen3_5_moe_text", "model.layers.1.mlp.experts.gate_up_proj"),
+        ("qwen3_5_moe_vl", "model.language_model.layers.2.mlp.shared_expert.down_proj.weight"),
+        ("qwen3_5_moe_vl", "mtp.layers.0.mlp.experts.5.up_proj.weight"),
+        ("qwen3_5_vl", "model.visual.blocks.1.mlp.linear_fc1.weight"),
+    ];
+    for (model, tensor) in tensors {
+        with_golden(model, |golden| {
+            is_refused_by_name(metrale_qwen3_ssm::plugin_module(), golden, tensor).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_checkpoint_without_the_promised_draft_head_loads_with_one_warning() {
+    with_golden("qwen3_5_text", |golden| {
+        let without = |name: &str| name.starts_with("mtp.").then_some(Damage::Missing);
+        let notes = build_changed(metrale_qwen3_ssm::plugin_module(), golden, without).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("`mtp`"), "{notes:?}");
+    });
+}
+
+#[test]
+fn a_checkpoint_without_its_vision_tower_loads_as_text_with_one_warning() {
+    with_golden("qwen3_5_vl", |golden| {
+        let without = |name: &str| name.starts_with("model.visual.").then_some(Damage::Missing);
+        let notes = build_changed(metrale_qwen3_ssm::plugin_module(), golden, without).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("`vision`"), "{notes:?}");
+    });
 }
