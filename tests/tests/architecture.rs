@@ -19,12 +19,13 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
     ("text", &["error"]),
     ("plugin", &[]),
     ("config", &[]),
-    ("server", &["sched", "error"]),
+    ("images", &[]),
+    ("server", &["sched", "images", "error"]),
     (
         "factory",
         &[
-            "server", "sched", "exec", "device", "lower", "weights", "kv", "ssm", "text", "plugin", "config",
-            "error",
+            "server", "sched", "exec", "device", "lower", "weights", "kv", "ssm", "text", "images", "plugin",
+            "config", "error",
         ],
     ),
     ("cli", &["server", "sched", "exec", "weights", "plugin", "config", "error"]),

@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
 use super::sampling::{count, tokens};
 use super::text::Text;
-use crate::exec::SequenceImages;
+use crate::sched::SequenceImages;
 
 /// One prompt, ready for the engine.
 #[derive(Clone, Debug)]
