@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
+use metrale_core::factory::{build_runner, open_attrs};
 use metrale_core::weights::ModelSource;
 use metrale_graph::checkpoint::Dtype;
 use metrale_kernels::cpu::kv_cache::KvDtype;
@@ -11,6 +12,7 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::cpu::CpuModel;
 use crate::golden::{Golden, Goldens};
+use crate::model::{Setup, options};
 use crate::stored::{Stored, write_model};
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,20 @@ pub fn damage_is_named(plugin: PluginModule_Ref) -> Result<usize> {
         }
     }
     Ok(count)
+}
+
+/// What is noted at load about a golden model without the tensors that start so.
+///
+/// # Errors
+/// It is refused.
+pub fn notes_without(plugin: PluginModule_Ref, golden: &Golden, prefix: &str) -> Result<Vec<String>> {
+    let mut tensors = Stored::of(golden)?;
+    tensors.retain(|tensor| !tensor.name.starts_with(prefix));
+    let directory = tempfile::tempdir()?;
+    write_model(golden, &tensors, directory.path())?;
+    let source = ModelSource::open(directory.path())?;
+    let options = options(64, Setup::cpu(KvDtype::F32, Activations::F32));
+    Ok(build_runner(plugin, &open_attrs(&source, options.max_model_len), Some(&source), &options)?.notes)
 }
 
 /// The first and the last tensor of each kind: of the same name but for layers and experts.

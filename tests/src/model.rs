@@ -296,7 +296,7 @@ fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
     Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
 }
 
-fn options(max_len: usize, setup: Setup) -> RunnerOptions {
+pub(crate) fn options(max_len: usize, setup: Setup) -> RunnerOptions {
     RunnerOptions {
         device: setup.device,
         kv_dtype: setup.kv_dtype,

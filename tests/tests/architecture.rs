@@ -20,7 +20,8 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
     ("translation", &["text"]),
     ("plugin", &[]),
     ("config", &[]),
-    ("server", &["sched", "translation", "error"]),
+    ("images", &[]),
+    ("server", &["sched", "images", "translation", "error"]),
     (
         "factory",
         &[
@@ -33,6 +34,7 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
             "kv",
             "ssm",
             "text",
+            "images",
             "translation",
             "plugin",
             "config",

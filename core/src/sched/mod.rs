@@ -17,6 +17,8 @@ mod scheduler;
 mod sequence;
 mod validate;
 
+pub use crate::exec::SequenceImages;
+pub use crate::kv::Media;
 pub use config::SchedulerConfig;
 pub use engine::{EngineHandle, EngineSnapshot};
 pub use generation::Generation;

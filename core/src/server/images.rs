@@ -8,9 +8,8 @@ use serde_json::Value;
 use super::backend::ServedModel;
 use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
-use crate::exec::SequenceImages;
 use crate::images::ProcessedImage;
-use crate::kv::Media;
+use crate::sched::{Media, SequenceImages};
 
 /// An image part of a message.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::fields::{Fields, mismatch, string};
 use super::languages::Translatable;
 use super::sampling::{count, tokens};
 use super::text::Text;
-use crate::exec::SequenceImages;
+use crate::sched::SequenceImages;
 
 /// One prompt, ready for the engine.
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@ use metrale_plugin_api::prelude::*;
 use crate::hyper::HyperConnections;
 use crate::ngram::NgramConfig;
 use crate::sparse::IndexerConfig;
-use crate::vision::VisionConfig;
 
 /// How a layer mixes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +12,13 @@ pub(crate) enum LayerKind {
     FullAttention,
     LinearAttention,
 }
+
+/// Two names for layers of full attention: an indexer chooses what they see where the model has one.
+const KINDS: [(&str, LayerKind); 3] = [
+    ("full_attention", LayerKind::FullAttention),
+    ("linear_attention", LayerKind::LinearAttention),
+    ("indexed_attention", LayerKind::FullAttention),
+];
 
 /// A hybrid decoder, fully decided.
 #[derive(Clone, Debug)]
@@ -24,7 +30,7 @@ pub(crate) struct QwenConfig {
     pub(crate) tie_word_embeddings: bool,
     pub(crate) layers: Vec<LayerKind>,
     pub(crate) mtp_layers: usize,
-    pub(crate) vision: Option<VisionConfig>,
+    pub(crate) vision: Option<VisionTower>,
     // Gated attention
     pub(crate) num_heads: usize,
     pub(crate) num_kv_heads: usize,
@@ -60,40 +66,38 @@ impl QwenConfig {
     pub(crate) fn read(top: &Config) -> Result<Self> {
         let section = top.section("text_config")?;
         let config = section.as_ref().unwrap_or(top);
-        let model_type: String = match config.optional("model_type")? {
-            Some(model_type) => model_type,
-            None => top.required("model_type")?,
-        };
-        let model_type = model_type.strip_suffix("_text").unwrap_or(&model_type);
+        let model_type: Option<String> = config.optional("model_type")?;
+        let model_type = model_type.map_or_else(|| top.required("model_type"), Ok)?;
+        let model_type = model_type.strip_suffix("_text").unwrap_or(model_type.as_str());
         let (next, exp) = (model_type == "qwen3_next", model_type == "qwen4_exp");
         let (experts, per_token) = match model_type {
             "qwen3_next" | "qwen4_exp" => (512, 10),
             "qwen3_5_moe" => (256, 8),
             _ => (0, 8),
         };
-        if config.optional("attention_bias")? == Some(true) {
+        if config.flag("attention_bias")? {
             return Err(PluginError::new("`attention_bias` is true; this family has no biases"));
         }
-        let tied = |config: &Config| {
-            Ok::<bool, PluginError>(config.optional("tie_word_embeddings")?.unwrap_or(false))
-        };
         let hidden_size = config.dim("hidden_size")?;
+        let interval = config.dim_or("full_attention_interval", 4)?;
+        let by_interval = |layer: usize| KINDS[usize::from(!(layer + 1).is_multiple_of(interval))].1;
         let head_dim = config.dim_or("head_dim", 256)?;
+        let rope = Rope::partial(config, head_dim, 0.25)?;
         let this = Self {
             vocab_size: config.dim("vocab_size")?,
             hidden_size,
             context_length: config.dim_or("max_position_embeddings", 32_768)?,
             rms_norm_eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
-            tie_word_embeddings: tied(top)? || tied(config)?,
-            layers: layer_kinds(config, config.dim("num_hidden_layers")?)?,
+            tie_word_embeddings: top.flag("tie_word_embeddings")? || config.flag("tie_word_embeddings")?,
+            layers: config.layer_types(&KINDS, by_interval)?,
             // Qwen3-Next has one depth and no key for it; how Qwen4-Exp drafts is not published.
             mtp_layers: if exp { 0 } else { config.optional("mtp_num_hidden_layers")?.unwrap_or(1) },
             // The indexer of Qwen4-Exp counts tokens, which are not positions once there are images.
-            vision: if exp { None } else { VisionConfig::read(top, hidden_size)? },
+            vision: if exp { None } else { VisionTower::read(top, hidden_size)? },
             num_heads: config.dim("num_attention_heads")?,
             num_kv_heads: config.dim("num_key_value_heads")?,
             head_dim,
-            rope: rope(config, head_dim, top.has("vision_config"))?,
+            rope: if top.has("vision_config") { rope.three_streams([11, 11, 10]) } else { rope.one_stream() },
             interleaved: next,
             sigmoid_gate: exp && config.optional::<String>("output_gate_type")?.as_deref() == Some("sigmoid"),
             linear_num_key_heads: config.dim_or("linear_num_key_heads", 16)?,
@@ -135,47 +139,4 @@ impl QwenConfig {
         let weight = g.weight(w.name(&format!("{name}.weight")), &[width], Role::Replicated)?;
         g.rms_norm_zero_centered(x, weight, self.rms_norm_eps)
     }
-}
-
-/// Partial rope; where there are images, each pair follows one of three position streams.
-fn rope(config: &Config, head_dim: usize, images: bool) -> Result<Rope> {
-    let section = config.section("rope_parameters")?.unwrap_or_else(Config::empty);
-    let partial: Option<f64> = section.optional("partial_rotary_factor")?;
-    let partial = partial.or(config.optional("partial_rotary_factor")?).unwrap_or(0.25);
-    let rope = Rope::from_config(config, (head_dim as f64 * partial) as usize)?;
-    if !images {
-        return Ok(Rope { sections: Vec::new(), blocked_sections: false, ..rope });
-    }
-    let sections = if rope.sections.is_empty() { vec![11, 11, 10] } else { rope.sections };
-    let blocked_sections = section.optional("mrope_interleaved")? == Some(false);
-    Ok(Rope { sections, blocked_sections, ..rope })
-}
-
-fn layer_kinds(config: &Config, num_layers: usize) -> Result<Vec<LayerKind>> {
-    let Some(types) = config.optional::<Vec<String>>("layer_types")? else {
-        let interval = config.dim_or("full_attention_interval", 4)?;
-        let kind = |i: usize| {
-            if (i + 1).is_multiple_of(interval) {
-                LayerKind::FullAttention
-            } else {
-                LayerKind::LinearAttention
-            }
-        };
-        return Ok((0..num_layers).map(kind).collect());
-    };
-    if types.len() != num_layers {
-        let message = format!("`layer_types` has {} entries for {num_layers} layers", types.len());
-        return Err(PluginError::new(message));
-    }
-    types
-        .iter()
-        .map(|kind| match kind.as_str() {
-            // Two names for the same layers: an indexer chooses what they see where the model has one.
-            "full_attention" | "indexed_attention" => Ok(LayerKind::FullAttention),
-            "linear_attention" => Ok(LayerKind::LinearAttention),
-            other => Err(PluginError::new(format!(
-                "`layer_types` holds `{other}`; expected full_attention, indexed_attention or linear_attention"
-            ))),
-        })
-        .collect()
 }

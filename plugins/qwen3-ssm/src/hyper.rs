@@ -20,20 +20,6 @@ impl HyperConnections {
 }
 
 impl QwenConfig {
-    /// Every stream of `x: [T, streams · hidden]` by itself, zero-centred: `[T, streams, hidden]`.
-    pub(crate) fn norm_streams(
-        &self,
-        g: &Graph,
-        weight: TensorName,
-        streams: usize,
-        x: Value,
-    ) -> Result<Value> {
-        let hidden = self.hidden_size;
-        let weight = g.weight(weight, &[streams * hidden], Role::Replicated)?;
-        let weight = g.weight_affine(g.weight_reshape(weight, &[streams, hidden])?, 1.0, 1.0)?;
-        g.mul(g.rms_norm_unweighted(g.reshape(x, &[streams, hidden])?, self.rms_norm_eps)?, weight)
-    }
-
     /// What a block reads of `x: [T, streams · hidden]`, `[T, hidden]`, and the normed streams.
     pub(crate) fn mix_streams(
         &self,
@@ -43,12 +29,13 @@ impl QwenConfig {
         x: Value,
     ) -> Result<(Value, Value)> {
         let (streams, width) = (hc.streams, hc.streams * self.hidden_size);
-        let normed = self.norm_streams(g, w.name("hc_norm.weight"), streams, x)?;
+        let shape = [streams, self.hidden_size];
+        let normed = g.grouped_rms_norm(x, w.name("hc_norm.weight"), shape, self.rms_norm_eps)?;
         let flat = g.flatten(normed)?;
-        let down = g.weight(w.name("input_mix_weight_down.weight"), &[hc.rank, width], Role::Replicated)?;
-        let up = g.weight(w.name("input_mix_weight_up.weight"), &[width, hc.rank], Role::Replicated)?;
-        let gate = g.silu(g.scale(g.linear(flat, down)?, 1.0 / streams as f64)?)?;
-        let gate = g.reshape(g.sigmoid(g.linear(gate, up)?)?, &[streams, self.hidden_size])?;
+        let down = g.project(flat, w, "input_mix_weight_down.weight", hc.rank, Role::Replicated)?;
+        let gate = g.silu(g.scale(down, 1.0 / streams as f64)?)?;
+        let gate = g.project(gate, w, "input_mix_weight_up.weight", width, Role::Replicated)?;
+        let gate = g.reshape(g.sigmoid(gate)?, &shape)?;
         Ok((g.mean(g.mul(gate, normed)?, 1)?, flat))
     }
 
@@ -62,9 +49,8 @@ impl QwenConfig {
         block: impl FnOnce(Value) -> Result<Value>,
     ) -> Result<Value> {
         let (input, normed) = self.mix_streams(g, w, hc, x)?;
-        let shape = [hc.streams, hc.streams * self.hidden_size];
-        let inject = g.weight(w.name("block_inject_weight.weight"), &shape, Role::Replicated)?;
-        let inject = g.sigmoid(g.scale(g.linear(normed, inject)?, 1.0 / hc.streams as f64)?)?;
+        let inject = g.project(normed, w, "block_inject_weight.weight", hc.streams, Role::Replicated)?;
+        let inject = g.sigmoid(g.scale(inject, 1.0 / hc.streams as f64)?)?;
         let inject = g.reshape(g.scale(inject, 2.0)?, &[hc.streams, 1])?;
         let y = self.to_streams(g, hc.streams, block(input)?)?;
         g.add(x, g.flatten(g.mul(y, inject)?)?)

@@ -10,7 +10,6 @@ mod hyper;
 mod moe;
 mod ngram;
 mod sparse;
-mod vision;
 
 use config::{LayerKind, QwenConfig};
 use metrale_plugin_api::export_plugin;
@@ -40,10 +39,7 @@ impl ModelLoader for Qwen3Ssm {
             mtp_layers: c.mtp_layers,
             ..ModelInfo::default()
         };
-        match &c.vision {
-            Some(vision) => vision.describe(info),
-            None => info,
-        }
+        c.vision.as_ref().map_or(info.clone(), |tower| tower.describe(info))
     }
 
     fn embedding(&self, g: &Graph) -> Result<Value> {
@@ -95,8 +91,7 @@ impl ModelLoader for Qwen3Ssm {
         let e = c.rms_norm(g, w, "pre_fc_norm_embedding", g.embedding(next_ids, self.embed_tokens(g)?)?)?;
         let h = c.rms_norm(g, w, "pre_fc_norm_hidden", hidden)?;
 
-        let fc = g.weight(w.name("fc.weight"), &[c.hidden_size, 2 * c.hidden_size], Role::Replicated)?;
-        let z = g.linear(g.concat(&[e, h], 1)?, fc)?;
+        let z = g.project(g.concat(&[e, h], 1)?, w, "fc.weight", c.hidden_size, Role::Replicated)?;
         let kind = (LayerKind::FullAttention, c.num_experts > 0);
         let y = self.block(g, &w.index("layers", depth), &format!("mtp.{depth}"), kind, z)?;
         let y = c.rms_norm(g, w, "norm", y)?;
@@ -104,10 +99,8 @@ impl ModelLoader for Qwen3Ssm {
     }
 
     fn vision_tower(&self, g: &Graph) -> Result<Value> {
-        match &self.config.vision {
-            Some(vision) => vision.tower(g),
-            None => Err(g.unsupported("vision")),
-        }
+        let tower = self.config.vision.as_ref().ok_or_else(|| g.unsupported("vision"))?;
+        tower.rows(g, &Weights::root(&["model.visual", "visual"]))
     }
 }
 
@@ -140,6 +133,6 @@ impl Qwen3Ssm {
 
     fn feed_forward(&self, g: &Graph, w: &Weights, is_moe: bool, h: Value) -> Result<Value> {
         let (c, w) = (&self.config, &w.scope("mlp"));
-        if is_moe { c.moe(g, w, h) } else { c.swiglu(g, w, c.intermediate_size, h) }
+        if is_moe { c.moe(g, w, h) } else { g.swiglu(h, w, c.intermediate_size) }
     }
 }

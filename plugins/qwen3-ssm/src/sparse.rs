@@ -37,9 +37,8 @@ impl QwenConfig {
         let Some(IndexerConfig { heads, head_dim: dim, block, num_blocks }) = self.indexer else {
             return Ok(None);
         };
-        let width = (heads + 1) * dim;
-        let qk = g.weight(w.name("index_qk_proj.weight"), &[width, self.hidden_size], Role::Replicated)?;
-        let [q, k] = g.split(g.linear(x, qk)?, 1, [heads * dim, dim])?;
+        let qk = g.project(x, w, "index_qk_proj.weight", (heads + 1) * dim, Role::Replicated)?;
+        let [q, k] = g.split(qk, 1, [heads * dim, dim])?;
         let q = self.rms_norm(g, w, "q_layernorm", g.heads(q, heads, dim)?)?;
         let q = g.rope(q, self.positions(g)?, &self.rope)?;
 

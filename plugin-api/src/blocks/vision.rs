@@ -1,15 +1,16 @@
-//! Vision tower: a transformer over the patches of each image, whose output rows stand for blocks of patches.
+//! A vision tower: a transformer over the patches of each image, whose output rows stand for blocks of patches.
 
-use metrale_plugin_api::AttrValue;
-use metrale_plugin_api::prelude::*;
+use crate::attr::AttrValue;
+use crate::prelude::*;
 
 const LAYER_NORM_EPS: f64 = 1e-6;
 /// A larger side is a mistake in the file.
 const MAX_PATCH: usize = 1024;
 
-/// Sizes of the tower and of what it is fed with.
+/// A pre-norm transformer with learnt, interpolated positions and rotation by row and column, and what it is fed with: keys of
+/// `vision_config` and preprocessor_config.json, tensors `patch_embed`, `pos_embed`, `blocks` and `merger`.
 #[derive(Clone, Debug)]
-pub(crate) struct VisionConfig {
+pub struct VisionTower {
     depth: usize,
     hidden: usize,
     intermediate: usize,
@@ -27,9 +28,12 @@ pub(crate) struct VisionConfig {
     std: Vec<f64>,
 }
 
-impl VisionConfig {
-    /// Reads `vision_config` and preprocessor_config.json; `out` is the width of the decoder.
-    pub(crate) fn read(top: &Config, out: usize) -> Result<Option<Self>> {
+impl VisionTower {
+    /// Reads `vision_config` and preprocessor_config.json, if there is a tower; `out` is the width of the decoder.
+    ///
+    /// # Errors
+    /// Keys that are missing or make no sense, or a tower for another decoder.
+    pub fn read(top: &Config, out: usize) -> Result<Option<Self>> {
         let Some(config) = top.section("vision_config")? else { return Ok(None) };
         let preprocessor = top.preprocessor();
         let size = preprocessor.section("size")?.unwrap_or_else(Config::empty);
@@ -80,7 +84,8 @@ impl VisionConfig {
     }
 
     /// What the core needs to know to make patches of images and rows of text.
-    pub(crate) fn describe(&self, info: ModelInfo) -> ModelInfo {
+    #[must_use]
+    pub fn describe(&self, info: ModelInfo) -> ModelInfo {
         ModelInfo { has_vision: true, ..info }
             .with("vision.attention", "frame")
             .with("vision.image_token_id", self.image_token)
@@ -94,14 +99,17 @@ impl VisionConfig {
     }
 
     /// Patches `[P, channels · frames · rows · columns]`, block by block, to embeddings `[P / merge², hidden]`.
-    pub(crate) fn tower(&self, g: &Graph) -> Result<Value> {
-        let (w, width) = (Weights::root(&["model.visual", "visual"]), self.hidden);
+    ///
+    /// # Errors
+    /// The host refuses an op.
+    pub fn rows(&self, g: &Graph, w: &Weights) -> Result<Value> {
+        let width = self.hidden;
         let pixels = g.pixels(self.patch.iter().product())?;
         let [channels, frames, rows, columns] = self.patch;
         let filter = w.name("patch_embed.proj.weight");
         let filter = g.weight(filter, &[width, channels, frames, rows, columns], Role::Replicated)?;
         let filter = g.weight_reshape(filter, &[width, self.patch.iter().product()])?;
-        let x = g.linear_bias(pixels, filter, Some(self.vector(g, &w, "patch_embed.proj.bias", width)?))?;
+        let x = g.linear_bias(pixels, filter, Some(self.vector(g, w, "patch_embed.proj.bias", width)?))?;
 
         let table =
             g.weight(w.name("pos_embed.weight"), &[self.side * self.side, width], Role::Replicated)?;
