@@ -53,6 +53,9 @@ fn validate_beams(
     let refuse = |param: &str, message: String| {
         Err(EngineError::InvalidRequest { message, param: Some(param.to_owned()) })
     };
+    if request.images.is_some() {
+        return refuse("num_beams", "beam search cannot be combined with images".into());
+    }
     let (num_beams, sampling) = (beams.num_beams, &request.sampling);
     if limits.has_recurrent_state {
         return refuse("num_beams", "beam search is not supported for a model with recurrent state".into());

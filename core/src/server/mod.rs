@@ -1,8 +1,9 @@
 //! The HTTP API: OpenAI's endpoints, LibreTranslate's, health and metrics.
 //!
 //! Talks to the engine through [`Backend`], to the tokenizer through [`Text`] and to languages through
-//! [`Translation`](crate::translation::Translation), and knows nothing else of the model.
-//! Every answer that is not a success has OpenAI's error body, or LibreTranslate's on its endpoints. A request stops in the engine when its client goes away.
+//! [`Translation`](crate::translation::Translation), and knows nothing else of the model. Every answer that is not a
+//! success has OpenAI's error body, or LibreTranslate's on its endpoints. A request stops in the engine when its client
+//! goes away.
 //! `docs/http-api.md` lists endpoints and fields.
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Beam search behind the scheduler finds what the search finds over the model alone, whoever else runs.
 
+use std::sync::Arc;
+
 use metrale_core::exec::SourceLimits;
 use metrale_core::exec::sample::SamplingState;
 use metrale_core::exec::sample::beam::{BeamSearch, SearchLengths};
@@ -180,6 +182,8 @@ fn a_search_that_cannot_run_is_refused_with_the_reason() {
     let mut scored = plain();
     scored.sampling.logprobs = Some(1);
     refused(roomy(), scored, "logprobs", "beam search");
+    let pictured = GenerateRequest { images: Some(Arc::default()), ..plain() };
+    refused(roomy(), pictured, "num_beams", "images");
     let mut silent = plain();
     silent.sampling.max_tokens = 0;
     refused(roomy(), silent, "max_tokens", "at least 1");
