@@ -6,7 +6,8 @@
 //! # Map, from the outside in
 //! [`server`] (HTTP) → [`sched`] (who runs in the next step) → [`exec`] (one step) → [`lower`] (graph to plan) →
 //! [`weights`], [`kv`], [`ssm`] (what a step reads and writes) → [`device`]. [`plugin`] finds and opens plugins,
-//! [`factory`] turns a model directory into a runner, [`text`] turns strings into tokens and back.
+//! [`factory`] turns a model directory into a runner, [`text`] turns strings into tokens and back, [`images`] pictures into
+//! patches.
 
 pub mod cli;
 pub mod config;
@@ -14,6 +15,7 @@ pub mod device;
 pub mod error;
 pub mod exec;
 pub mod factory;
+pub mod images;
 pub mod kv;
 pub mod lower;
 pub mod plugin;

@@ -9,7 +9,7 @@ from summary import summarize
 
 # Families that keep the head as layers after the last one of the trunk.
 AS_LAYER = {"glm4_moe", "glm4_moe_lite"}
-FAMILIES = {"qwen3_next"} | AS_LAYER
+FAMILIES = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"} | AS_LAYER
 PUBLISHED = {
     "enorm.weight": "mtp.pre_fc_norm_embedding.weight",
     "hnorm.weight": "mtp.pre_fc_norm_hidden.weight",
@@ -35,7 +35,7 @@ def run(model, ids: torch.Tensor, hidden: torch.Tensor, generator: torch.Generat
 
 def build(model, generator: torch.Generator):
     """One layer made of the model's own decoder layer class, with full attention and experts."""
-    config = copy.deepcopy(model.config)
+    config = copy.deepcopy(model.config.get_text_config())
     config.num_hidden_layers = 1
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = ["full_attention"]
@@ -60,7 +60,8 @@ def forward(layer, model, ids: torch.Tensor, hidden: torch.Tensor):
     previous = hidden[:, :-1]
     length = previous.shape[1]
     positions = torch.arange(length)[None]
-    rotary = decoder.rotary_emb(embedded, positions)
+    streams = positions[None].expand(3, 1, length) if hasattr(decoder.rotary_emb, "mrope_section") else positions
+    rotary = decoder.rotary_emb(embedded, streams)
     mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
     output = layer(embedded, previous, position_embeddings=rotary, attention_mask=mask, position_ids=positions, cache=None)
     return output, model.lm_head(output)

@@ -50,7 +50,8 @@ pub fn whole_pass_matches(golden: &Golden, model: &mut CpuModel) -> Result<()> {
     let hidden = model.value("final_hidden", tokens.len())?;
     differences.compare("hidden", &hidden, &golden.required_array("hidden_f32.npy")?)?;
     let layers = golden.required_array("layer_hidden_f32.npy")?;
-    for layer in 0..layers.shape()[0] - 1 {
+    // What the last layer gives is recorded after the final norm only.
+    for layer in 0..model.num_layers {
         let expected = Tensor::new(&layers.shape()[1..], layers.row(layer).to_vec())?;
         let found = model.value(&format!("hidden.{layer}"), tokens.len())?;
         differences.compare("layers", &found, &expected)?;
@@ -162,6 +163,21 @@ pub fn a_snapshot_continues_with_the_same_bits(golden: &Golden, model: &mut CpuM
 fn snapshots(model: &mut CpuModel) -> Result<&mut dyn StateSnapshots> {
     let snapshots = model.runner.state_snapshots();
     snapshots.ok_or_else(|| anyhow::anyhow!("the runner takes no snapshots"))
+}
+
+/// What the tower makes of the images of the prompt; models without images pass.
+///
+/// # Errors
+/// It differs from what was recorded.
+pub fn image_rows_match(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let Some(expected) = golden.array("image_embeds.npy")? else { return Ok(()) };
+    whole(model, &golden.token_ids()?)?;
+    let found = model.runner.image_rows().ok_or_else(|| anyhow::anyhow!("no vision tower"))?;
+    let found = Tensor::new(expected.shape(), found.to_vec())?;
+    let mut differences = Differences::default();
+    differences.compare("image rows", &found, &expected)?;
+    ensure!(differences.within_tolerance(), "{}: {differences}", golden.name);
+    Ok(())
 }
 
 /// The MTP head over all slots at once and in two parts: as recorded, and with the same bits.

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use metrale_graph::images::{Grid, PlacedImage};
 use metrale_plugin_api::abi::PluginModule_Ref;
 use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
+const PICTURES: &str = "golden";
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -117,6 +119,10 @@ impl Golden {
         for (from, to) in [("config.json", "config.json"), ("bf16/model.safetensors", "model.safetensors")] {
             std::fs::copy(self.directory.join(from), model.path().join(to))?;
         }
+        let preprocessor = self.directory.join("preprocessor_config.json");
+        if preprocessor.exists() {
+            std::fs::copy(preprocessor, model.path().join("preprocessor_config.json"))?;
+        }
         Ok(model)
     }
 
@@ -141,6 +147,38 @@ impl Golden {
     /// The file is missing or broken.
     pub fn required_array(&self, file: &str) -> Result<Tensor> {
         self.array(file)?.with_context(|| format!("{}: no {file}", self.name))
+    }
+
+    /// The images of the prompt: where they are, and their patches `[P, width]`; none for text alone.
+    ///
+    /// # Errors
+    /// A file is broken, or golden.json does not say where they are.
+    pub fn images(&self) -> Result<Option<(Vec<PlacedImage>, Tensor)>> {
+        let Some(pixels) = self.array("pixel_values.npy")? else { return Ok(None) };
+        let grids: Vec<[usize; 3]> = serde_json::from_value(self.facts["image_grid_thw"].clone())?;
+        let config: Json = json(&self.directory.join("config.json"))?;
+        let merge = config["vision_config"]["spatial_merge_size"].as_u64().context("no merge size")? as usize;
+        let placeholder = &config["image_token_id"];
+        let tokens = self.token_ids()?;
+        let mut next = tokens.iter().position(|id| *placeholder == *id).context("no image token")?;
+        let place = |[frames, rows, columns]: [usize; 3]| {
+            let grid = Grid { frames, rows, columns };
+            let start = next + tokens[next..].iter().position(|id| *placeholder == *id).unwrap_or(0);
+            next = start + grid.num_tokens(merge);
+            PlacedImage { start, grid }
+        };
+        Ok(Some((grids.into_iter().map(place).collect(), pixels)))
+    }
+
+    /// The picture that the patches were made of, if they were made of one.
+    ///
+    /// # Errors
+    /// A file is missing or broken.
+    pub fn picture(&self) -> Result<Option<Vec<u8>>> {
+        let config: Json = json(&self.directory.join("config.json"))?;
+        let Some(file) = config["picture"]["file"].as_str() else { return Ok(None) };
+        let path = crate::data_directory().join(PICTURES).join(file);
+        Ok(Some(std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 
     /// Whether this is an encoder-decoder.

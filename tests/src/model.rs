@@ -1,13 +1,18 @@
 //! A model on a device, driven step by step.
 
-use anyhow::{Context, Result};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use metrale_core::device::cpu::{CpuOptions, Numerics};
 use metrale_core::device::cuda::CudaOptions;
-use metrale_core::exec::{Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
+use metrale_core::exec::{
+    Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, SequenceImages, StateSlot, StepRunner,
+};
 use metrale_core::factory::{DeviceOptions, RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::lower::plan::ElementType;
 use metrale_core::weights::ModelSource;
+use metrale_graph::images::PlacedImage;
 use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
@@ -26,8 +31,12 @@ const MAX_SEQS: usize = 4;
 pub struct DeviceModel {
     /// Runs steps.
     pub runner: ModelRunner,
+    /// Decoder layers.
+    pub num_layers: usize,
     logits: Logits,
     max_len: usize,
+    /// What the first tokens of every sequence stand for, for a model that sees images.
+    images: Option<Arc<SequenceImages>>,
 }
 
 /// Where a model runs, and what numbers it keeps.
@@ -136,7 +145,8 @@ impl DeviceModel {
         // Two sources of an encoder-decoder fit into one pass of the encoder.
         let max_len = if golden.is_seq2seq() { 2 * golden.max_len()? } else { golden.max_len()? };
         let options = RunnerOptions { num_state_snapshots, ..options(max_len, setup) };
-        Self::build_with(plugin, &source, &options)
+        let images = golden.images()?.map(sequence_images).transpose()?;
+        Ok(Self { images, ..Self::build_with(plugin, &source, &options)? })
     }
 
     /// Opens any model on the CPU for sequences of up to `max_len` tokens.
@@ -172,7 +182,8 @@ impl DeviceModel {
         let options = &RunnerOptions { ignored_tensors, ..options.clone() };
         let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
         let max_len = built.runner.limits().max_model_len;
-        Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
+        let num_layers = built.facts.num_layers;
+        Ok(Self { runner: built.runner, num_layers, logits: Logits::default(), max_len, images: None })
     }
 
     /// Runs the chunks as one step; gives the logits of every row, `[rows, vocab]`.
@@ -180,7 +191,8 @@ impl DeviceModel {
     /// # Errors
     /// The step fails.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Tensor> {
-        let batch = self.batch(chunks)?;
+        let mut batch = self.batch(chunks)?;
+        batch.seqs.iter_mut().for_each(|seq| seq.images.clone_from(&self.images));
         self.runner.step(&batch, &mut self.logits)?;
         self.take_logits(batch.num_tokens())
     }
@@ -229,6 +241,7 @@ impl DeviceModel {
             num_computed: chunk.num_computed,
             block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
             state_slot: StateSlot(chunk.sequence as u32),
+            images: None,
             source: (!chunk.source_ids.is_empty()).then_some(source),
         })
     }
@@ -265,6 +278,18 @@ impl DeviceModel {
         }
         Ok(Tensor::new(&[start, width], data)?)
     }
+}
+
+fn sequence_images((placed, pixels): (Vec<PlacedImage>, Tensor)) -> Result<Arc<SequenceImages>> {
+    let mut images = SequenceImages::default();
+    let mut rows = 0;
+    for image in &placed {
+        let count = image.grid.num_patches();
+        images.patches.push(pixels.rows(rows..rows + count).data().into());
+        rows += count;
+    }
+    ensure!(rows == pixels.shape()[0], "{rows} patches of images, {} recorded", pixels.shape()[0]);
+    Ok(Arc::new(SequenceImages { placed, ..images }))
 }
 
 fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {

@@ -64,7 +64,8 @@ fn the_cuda_device_refuses_latent_attention_before_any_weight_is_read() {
         OpenModel::open(metrale_glm_mtp::plugin_module(), &attrs, None).unwrap().trace("text", 0).unwrap();
     let (weights, _) = resolve(&text, None);
     let lowered = |device| {
-        let target = Target { device, activations: ElementType::F32, taps: Taps::Drop };
+        let (activations, taps, images) = (ElementType::F32, Taps::Drop, false);
+        let target = Target { device, activations, taps, images };
         lower(&text, &weights, &text.states, target)
     };
     let refusal = lowered(DeviceKind::Cuda).unwrap_err().to_string();

@@ -134,6 +134,18 @@ pub struct EngineConfig {
     /// Serve token ids only.
     #[arg(long, env = "METRALE_SKIP_TOKENIZER_INIT", value_parser = BoolishValueParser::new(), help_heading = "Text")]
     pub skip_tokenizer_init: bool,
+    /// Let requests name images by file URLs, below this directory only.
+    #[arg(long, value_name = "DIR", env = "METRALE_ALLOWED_LOCAL_MEDIA_PATH", help_heading = "Images")]
+    pub allowed_local_media_path: Option<PathBuf>,
+    /// Most images of one request.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "METRALE_LIMIT_IMAGES_PER_PROMPT",
+        default_value = "16",
+        help_heading = "Images"
+    )]
+    pub limit_images_per_prompt: usize,
     /// Jinja file to use instead of the model's chat template.
     #[arg(long, value_name = "FILE", env = "METRALE_CHAT_TEMPLATE", help_heading = "Text")]
     pub chat_template: Option<PathBuf>,

@@ -35,6 +35,8 @@ pub struct Plans<P = Plan> {
     pub mtp: Vec<P>,
     /// The heads of these, where they have their own: one for each, or none.
     pub mtp_heads: Vec<P>,
+    /// Patches of images to rows of text.
+    pub vision: Option<P>,
 }
 
 /// The largest steps of a model.
@@ -46,6 +48,8 @@ pub struct MaxRows {
     pub lm_head: usize,
     /// Of the encoder.
     pub encoder: usize,
+    /// Patches of the vision tower.
+    pub vision: usize,
     /// Sequences.
     pub num_seqs: usize,
     /// Tokens of the longest sequence.
@@ -61,6 +65,8 @@ pub enum Entry {
     Encoder,
     /// [`Plans::mtp`] at this depth.
     Mtp(usize),
+    /// [`Plans::vision`]
+    Vision,
 }
 
 impl<P> Plans<P> {
@@ -71,6 +77,7 @@ impl<P> Plans<P> {
             Entry::Text => Some(&self.text),
             Entry::Encoder => self.encoder.as_ref(),
             Entry::Mtp(depth) => self.mtp.get(depth),
+            Entry::Vision => self.vision.as_ref(),
         }
     }
 
@@ -80,12 +87,14 @@ impl<P> Plans<P> {
             Entry::Text => Some(&mut self.text),
             Entry::Encoder => self.encoder.as_mut(),
             Entry::Mtp(depth) => self.mtp.get_mut(depth),
+            Entry::Vision => self.vision.as_mut(),
         }
     }
 
     /// All plans.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp).chain(&self.mtp_heads)
+        let heads = std::iter::once(&self.lm_head).chain(&self.mtp_heads);
+        std::iter::once(&self.text).chain(heads).chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
     }
 
     /// The head that turns outputs of a plan into logits.
@@ -97,10 +106,11 @@ impl<P> Plans<P> {
 
     /// A plan, if the model has it, with the head that turns its outputs into logits.
     pub fn with_head(&mut self, entry: Entry) -> Option<(&P, &mut P)> {
-        let Self { text, lm_head, encoder, mtp, mtp_heads } = self;
+        let Self { text, lm_head, encoder, mtp, mtp_heads, vision } = self;
         Some(match entry {
             Entry::Text => (text, lm_head),
             Entry::Encoder => (encoder.as_ref()?, lm_head),
+            Entry::Vision => (vision.as_ref()?, lm_head),
             Entry::Mtp(depth) => (mtp.get(depth)?, mtp_heads.get_mut(depth).unwrap_or(lm_head)),
         })
     }
@@ -124,6 +134,7 @@ impl<P> Plans<P> {
                 .into_iter()
                 .map(|plan| f(plan, max.lm_head))
                 .collect::<Result<_, _>>()?,
+            vision: self.vision.map(|plan| f(plan, max.vision)).transpose()?,
         })
     }
 }
@@ -147,6 +158,21 @@ pub struct StepContext<'a> {
     pub state_slots: &'a [SlotSequence],
     /// Rows whose logits will be asked for.
     pub logits_rows: &'a [usize],
+    /// What a model that sees images needs besides.
+    pub images: ImageContext<'a>,
+}
+
+/// What an entry point between images and text needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImageContext<'a> {
+    /// `[3, rows]` frame, row and column of every row: a token of a text with images, or a patch.
+    pub streams: &'a [u32],
+    /// `[image rows, width]` what the tower made of the images of the step.
+    pub rows: &'a [f32],
+    /// `[rows]` the image row that stands for a row of text.
+    pub index: &'a [Option<u32>],
+    /// `[patches, 4]` entries of a square table of positions that a patch lies between.
+    pub taps: &'a [u32],
 }
 
 /// A launch that failed, with the author's source line.

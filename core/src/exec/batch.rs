@@ -1,12 +1,16 @@
 //! The rows of one step: prefill chunks and decode rows of many sequences, side by side.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use metrale_graph::images::PlacedImage;
+
+use super::SequenceImages;
 pub use crate::kv::BlockId;
 pub use crate::ssm::StateSlot;
 
 /// One sequence's share of a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BatchSeq {
     /// Rows of this sequence in the step; at least 1.
     pub num_tokens: usize,
@@ -18,6 +22,20 @@ pub struct BatchSeq {
     pub state_slot: StateSlot,
     /// What it translates, for a model with an encoder. The runner encodes it when `num_computed` is 0.
     pub source: Option<BatchSource>,
+    /// What its placeholder tokens stand for, for a model with a vision tower.
+    pub images: Option<Arc<SequenceImages>>,
+}
+
+impl BatchSeq {
+    /// Indices of its rows in the sequence.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.num_computed..self.num_computed + self.num_tokens
+    }
+
+    /// Where its images are.
+    pub(super) fn placed_images(&self) -> &[PlacedImage] {
+        self.images.as_ref().map_or(&[], |images| &images.placed)
+    }
 }
 
 /// The source of one sequence.
@@ -30,7 +48,7 @@ pub struct BatchSource {
 }
 
 /// Everything one step needs to know. Rows of a sequence are contiguous, sequences in order of `seqs`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// `[T]` token ids of all rows.
     pub token_ids: Vec<u32>,

@@ -2,6 +2,7 @@
 
 pub mod batch;
 mod encode;
+mod images;
 mod mtp;
 mod rows;
 pub mod runner;
@@ -9,6 +10,8 @@ pub mod sample;
 mod snapshots;
 
 pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
+pub use images::SequenceImages;
+pub(crate) use images::Vision;
 pub(crate) use rows::Rows;
 pub use runner::ModelRunner;
 

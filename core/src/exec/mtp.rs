@@ -1,7 +1,7 @@
 //! The multi-token-prediction head.
 
 use super::runner::{compute_logits, device_error};
-use super::{Batch, Logits, ModelRunner};
+use super::{Batch, Logits, ModelRunner, Vision};
 use crate::device::{Entry, StepContext};
 use crate::error::EngineError;
 
@@ -26,6 +26,9 @@ impl ModelRunner {
     ) -> Result<(), EngineError> {
         self.check(batch)?;
         self.rows.fill(&batch.seqs, self.limits.block_size);
+        if let Some(vision) = &mut self.vision {
+            vision.place(&batch.seqs);
+        }
         let rows = batch.num_tokens();
         self.device.write_input((Entry::Mtp(depth), "hidden"), rows, hidden).map_err(device_error)?;
         let context = StepContext {
@@ -35,6 +38,7 @@ impl ModelRunner {
             slots: &self.rows.slots,
             sequences: &self.rows.sequences(),
             state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
             logits_rows: &batch.logits_rows,
             ..StepContext::default()
         };

@@ -63,6 +63,11 @@ impl Rows {
         }
     }
 
+    /// Rows that attend among themselves only.
+    pub(super) fn push_segment(&mut self, num_rows: usize) {
+        self.push_span(&[], num_rows, num_rows);
+    }
+
     fn push_span(&mut self, table: &[BlockId], context_len: usize, num_tokens: usize) {
         self.block_tables.extend(table.iter().map(|block| block.0));
         self.spans.push(Span { num_tokens, context_len, num_blocks: table.len() });

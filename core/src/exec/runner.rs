@@ -1,6 +1,6 @@
 //! The forward pass: one step of a model on its device.
 
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
+use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner, Vision};
 use crate::device::{Device, Entry, LaunchError, StepContext};
 use crate::error::EngineError;
 
@@ -8,6 +8,7 @@ use crate::error::EngineError;
 #[derive(Debug)]
 pub struct ModelRunner {
     pub(crate) device: Box<dyn Device>,
+    pub(crate) vision: Option<Vision>,
     pub(crate) limits: RunnerLimits,
     /// Rows that the encoder takes at once; nothing for a model without one.
     pub(crate) encoder_rows: Option<usize>,
@@ -29,6 +30,9 @@ impl StepRunner for ModelRunner {
         self.check(batch)?;
         self.start_sequences(batch)?;
         self.encode(batch)?;
+        if let Some(vision) = &mut self.vision {
+            vision.see(&mut *self.device, batch)?;
+        }
 
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
@@ -40,6 +44,7 @@ impl StepRunner for ModelRunner {
             sequences: &self.rows.sequences(),
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
             logits_rows: &batch.logits_rows,
         };
         self.device.run(Entry::Text, &context).map_err(device_error)?;
@@ -69,6 +74,12 @@ impl ModelRunner {
     /// The device failed.
     pub fn output(&self, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
         self.device.read_output(Entry::Text, name, rows).map_err(device_error)
+    }
+
+    /// What the vision tower made of the images of the last step, `[image rows, width]`, row after row.
+    #[must_use]
+    pub fn image_rows(&self) -> Option<&[f32]> {
+        self.vision.as_ref().map(|vision| vision.context().rows)
     }
 
     /// The device, and how it computes.
@@ -114,6 +125,9 @@ impl ModelRunner {
         }
         if limits.has_recurrent_state && seq.state_slot.0 as usize >= limits.max_num_seqs {
             return Err(format!("state slot {} of {}", seq.state_slot.0, limits.max_num_seqs));
+        }
+        if seq.images.is_some() && self.vision.is_none() {
+            return Err("images for a model without a vision tower".to_owned());
         }
         match (&seq.source, &limits.source) {
             (None, None) => Ok(()),

@@ -14,6 +14,7 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::config::{DtypeChoice, EngineConfig, LoadFormat};
 use crate::exec::{ModelRunner, StepRunner};
+use crate::images::{ImagePolicy, ImageProcessor, ImageSettings};
 use crate::lower::Taps;
 use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
@@ -32,6 +33,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let built = build(config)?;
     let (source, built) = (built.source, built.model);
     let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
+    let images = images(config, &built)?;
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
     let eos_token_ids = text.generation().eos_token_id.clone();
@@ -48,12 +50,32 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
         engine: Arc::new(engine),
         defaults: text::defaults(&text),
         text: text::served(text),
+        images,
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
         weight_bytes_per_step,
         vocab_size: limits.vocab_size,
         eos_token_ids,
     })
+}
+
+/// What makes patches of pictures, if the model and its checkpoint have a vision tower.
+fn images(config: &EngineConfig, built: &BuiltModel) -> anyhow::Result<Option<ImageProcessor>> {
+    if built.runner.image_rows().is_none() {
+        return Ok(None);
+    }
+    if let Some(directory) = &config.allowed_local_media_path {
+        anyhow::ensure!(
+            directory.is_dir(),
+            "--allowed-local-media-path {}: expected a directory",
+            directory.display()
+        );
+    }
+    let policy = ImagePolicy {
+        allowed_directory: config.allowed_local_media_path.clone(),
+        max_per_prompt: config.limit_images_per_prompt,
+    };
+    Ok(ImageSettings::of(&built.facts.info)?.map(|settings| ImageProcessor { settings, policy }))
 }
 
 /// Builds the runner of the model that a configuration names, without tokenizer and engine.

@@ -70,6 +70,8 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
         | Step::Unary { out, .. }
         | Step::Affine { out, .. }
         | Step::Clamp { out, .. }
+        | Step::MergeImages { out, .. }
+        | Step::Reduce { out, .. }
         | Step::Slice { out, .. }
         | Step::Concat { out, .. } => vec![of(out); step.reads().len()],
         // A conversion takes what there is.
@@ -101,6 +103,8 @@ fn writes_any(step: &Step) -> bool {
             | Step::Affine { .. }
             | Step::Clamp { .. }
             | Step::Index(_)
+            | Step::MergeImages { .. }
+            | Step::Reduce { .. }
             | Step::Slice { .. }
             | Step::Concat { .. }
             | Step::Convert { .. }

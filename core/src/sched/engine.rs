@@ -160,11 +160,11 @@ impl EngineHandle {
         }
         validate(&request, &self.shared.limits)?;
         let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-        let GenerateRequest { source, prompt, sampling } = request;
+        let GenerateRequest { source, prompt, sampling, images } = request;
         let seed = sampling.seed.unwrap_or_else(|| derive_seed(self.shared.seed, id.0));
         let state = SamplingState::new(sampling, seed, &prompt, &self.shared.eos_token_ids);
         let (events, receiver) = mpsc::unbounded_channel();
-        let sequence = Sequence::new(id, (source, prompt), state, events, in_flight);
+        let sequence = Sequence::new(id, (source, prompt), state, events, in_flight).with_images(images);
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| engine_failed())?;
         Ok(Generation::new(id, receiver, self.commands.clone()))
     }

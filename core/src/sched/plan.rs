@@ -97,6 +97,7 @@ impl StepPlan {
                 block_table: Vec::new(),
                 state_slot: slot,
                 source: None,
+                images: None,
             });
         }
         let entry = &mut self.batch.seqs[at];
@@ -105,6 +106,7 @@ impl StepPlan {
         entry.block_table.clear();
         entry.block_table.extend_from_slice(seq.table.blocks());
         entry.state_slot = slot;
+        entry.images.clone_from(&seq.images);
         fill_source(&mut entry.source, seq.source.as_ref());
     }
 }

@@ -1,6 +1,9 @@
 //! What a client asks the engine for, and what the engine tells it back.
 
+use std::sync::Arc;
+
 use crate::error::EngineError;
+use crate::exec::SequenceImages;
 pub use crate::exec::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
 
 /// Identifies one running request inside one engine.
@@ -17,13 +20,15 @@ pub struct GenerateRequest {
     pub prompt: Vec<u32>,
     /// How to choose tokens.
     pub sampling: SamplingParams,
+    /// What the placeholder tokens of the prompt stand for, for a model with a vision tower.
+    pub images: Option<Arc<SequenceImages>>,
 }
 
 impl GenerateRequest {
     /// A request to a decoder-only model.
     #[must_use]
     pub fn new(prompt: Vec<u32>, sampling: SamplingParams) -> Self {
-        Self { source: None, prompt, sampling }
+        Self { source: None, prompt, sampling, images: None }
     }
 
     /// With a source, for a model with an encoder.

@@ -7,8 +7,8 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::EngineError;
-use crate::exec::Logits;
 use crate::exec::sample::{Sampler, SamplingState};
+use crate::exec::{Logits, SequenceImages};
 use crate::kv::BlockTable;
 
 use super::engine::InFlight;
@@ -51,6 +51,7 @@ pub(super) struct Source {
 pub(super) struct Sequence {
     pub(super) id: RequestId,
     pub(super) source: Option<Source>,
+    pub(super) images: Option<Arc<SequenceImages>>,
     /// Prompt and output.
     pub(super) tokens: Vec<u32>,
     pub(super) num_prompt: usize,
@@ -84,6 +85,7 @@ impl Sequence {
         Self {
             id,
             source,
+            images: None,
             num_prompt: prompt.len(),
             tokens: prompt,
             num_computed: 0,
@@ -95,6 +97,12 @@ impl Sequence {
             events,
             _in_flight: in_flight,
         }
+    }
+
+    /// With what its placeholder tokens stand for.
+    pub(super) fn with_images(self, images: Option<Arc<SequenceImages>>) -> Self {
+        let Some(images) = images else { return self };
+        Self { table: BlockTable::with_media(images.media.clone()), images: Some(images), ..self }
     }
 
     /// Known tokens that are not computed; at least 1 between steps.

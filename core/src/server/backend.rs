@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use super::sampling::SamplingDefaults;
 use super::text::Text;
 use crate::error::EngineError;
+use crate::images::ImageProcessor;
 use crate::sched::{Event, GenerateRequest};
 
 /// The events of one generation. Dropping it aborts the generation.
@@ -65,6 +66,8 @@ pub struct ServedModel {
     pub engine: Arc<dyn Backend>,
     /// Its tokenizer and chat template; `None` serves token ids only.
     pub text: Option<Arc<dyn Text>>,
+    /// Makes patches of pictures; `None` for a model that takes text only.
+    pub images: Option<ImageProcessor>,
     /// Where it was loaded from, as given by the user.
     pub root: String,
     /// Longest context in tokens.

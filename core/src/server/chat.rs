@@ -15,10 +15,11 @@ use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
 use super::generation::Delta;
+use super::images;
 use super::logprobs::{chat_entry, prompt_logprobs};
 use super::messages;
 use super::middleware::RequestTag;
-use super::prompt::{Lengths, require_text};
+use super::prompt::{Lengths, Prompt, require_text};
 use super::request::{Common, Envelope, Job, logprob_count, note_unknown, off_thread};
 use super::sse::{self, ChunkShape};
 use crate::sched::PositionLogprobs;
@@ -81,12 +82,18 @@ impl ChatCompletion {
         common.sampling.logprobs = top_logprobs;
         let lengths = Lengths::read(&mut fields, model, 1, usize::MAX)?;
         let add_special_tokens = fields.boolean("add_special_tokens")?.unwrap_or(false);
-        let chat = messages::read(&mut fields, app)?;
+        let (chat, parts) = messages::read(&mut fields, app)?;
         note_unknown(&fields);
 
         let text = require_text(model, "messages")?;
         let tokens = text.encode(&text.render_chat(&chat)?, add_special_tokens)?;
-        let prompts = vec![lengths.fit(tokens, model).map_err(|error| error.about("messages"))?];
+        let (tokens, images) = images::place(tokens, &parts, model)?;
+        if images.is_some() && lengths.truncate.is_some() {
+            let message = "`truncate_prompt_tokens` cannot be combined with images";
+            return Err(ApiError::invalid("truncate_prompt_tokens", message));
+        }
+        let prompt = lengths.fit(tokens, model).map_err(|error| error.about("messages"))?;
+        let prompts = vec![Prompt { images, ..prompt }];
         let envelope = Envelope::new("chatcmpl", request_id, name);
         let job = Job { envelope, prompts, common, arrival }.check()?;
         let opened = vec![false; job.num_choices()];

@@ -19,6 +19,7 @@ mod error;
 mod extract;
 mod fields;
 pub(crate) mod generation;
+mod images;
 mod listen;
 mod logprobs;
 mod messages;

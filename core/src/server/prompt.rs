@@ -1,5 +1,7 @@
 //! Prompts: text or token ids, truncation, and the context length.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::backend::ServedModel;
@@ -7,6 +9,7 @@ use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
 use super::sampling::{count, tokens};
 use super::text::Text;
+use crate::exec::SequenceImages;
 
 /// One prompt, ready for the engine.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub(super) struct Prompt {
     pub(super) tokens: Vec<u32>,
     /// Most tokens to generate; 0 only scores the prompt.
     pub(super) max_tokens: usize,
+    /// What placeholder tokens stand for.
+    pub(super) images: Option<Arc<SequenceImages>>,
 }
 
 /// A prompt as the client wrote it.
@@ -61,7 +66,7 @@ impl Lengths {
         if tokens.len() > model.max_model_len || max_tokens > room || (room == 0 && wants_output) {
             return Err(self.too_long(tokens.len(), model.max_model_len));
         }
-        Ok(Prompt { tokens, max_tokens })
+        Ok(Prompt { tokens, max_tokens, images: None })
     }
 
     fn too_long(&self, prompt: usize, limit: usize) -> ApiError {

@@ -269,7 +269,8 @@ impl Job {
         let text = model.text.as_ref().map(|text| text.stream(&prompt.tokens, output));
         let include_terminator = output.include_stop_str_in_output;
         let options = OutputOptions { terminators, include_terminator, text };
-        let request = GenerateRequest::new(prompt.tokens.clone(), sampling);
+        let images = prompt.images.clone();
+        let request = GenerateRequest { images, ..GenerateRequest::new(prompt.tokens.clone(), sampling) };
         Ok(Generation::start(model.engine.as_ref(), request, options, self.arrival)?)
     }
 }

@@ -38,6 +38,7 @@ mod math;
 pub mod moe;
 pub mod norm;
 pub mod pool;
+pub mod reduce;
 pub mod rope;
 mod scratch;
 mod sequence;

@@ -44,22 +44,31 @@ impl QwenConfig {
         // This norm's weights are stored as they are, and it comes before the gate.
         let o =
             g.rms_norm(o, g.weight(w.name("norm.weight"), &[dv], Role::Replicated)?, self.rms_norm_eps)?;
-        let o = g.flatten(g.mul(o, g.silu(z)?)?)?;
+        let gate = if self.sigmoid_gate { g.sigmoid(z)? } else { g.silu(z)? };
+        let o = g.flatten(g.mul(o, gate)?)?;
         g.linear(o, g.weight(w.name("out_proj.weight"), &[self.hidden_size, values], Role::Row)?)
     }
 
-    /// Qwen3-Next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]` per head.
+    /// The input projections; Qwen3-Next interleaves them by key head: `[q | k | v | z]` and `[b | a]` per head.
     fn project(&self, g: &Graph, w: &Weights, x: Value) -> Result<Projected> {
         let (key_heads, value_heads) = (self.linear_num_key_heads, self.linear_num_value_heads);
         let (dk, dv) = (self.linear_key_head_dim, self.linear_value_head_dim);
-        let group = value_heads / key_heads;
         let proj = |name: &str, width: usize| -> Result<Value> {
-            let weight = g.weight(w.name(name), &[key_heads * width, self.hidden_size], Role::Column)?;
-            g.reshape(g.linear(x, weight)?, &[key_heads, width])
+            g.linear(x, g.weight(w.name(name), &[width, self.hidden_size], Role::Column)?)
         };
-        let qkvz = proj("in_proj_qkvz.weight", 2 * dk + 2 * group * dv)?;
+        if !self.interleaved {
+            return Ok(Projected {
+                qkv: proj("in_proj_qkv.weight", 2 * key_heads * dk + value_heads * dv)?,
+                z: g.heads(proj("in_proj_z.weight", value_heads * dv)?, value_heads, dv)?,
+                b: proj("in_proj_b.weight", value_heads)?,
+                a: proj("in_proj_a.weight", value_heads)?,
+            });
+        }
+        let group = value_heads / key_heads;
+        let per_head = |name: &str, width: usize| g.heads(proj(name, key_heads * width)?, key_heads, width);
+        let qkvz = per_head("in_proj_qkvz.weight", 2 * dk + 2 * group * dv)?;
         let [q, k, v, z] = g.split(qkvz, 2, [dk, dk, group * dv, group * dv])?;
-        let [b, a] = g.split(proj("in_proj_ba.weight", 2 * group)?, 2, [group, group])?;
+        let [b, a] = g.split(per_head("in_proj_ba.weight", 2 * group)?, 2, [group, group])?;
         Ok(Projected {
             qkv: g.concat(&[g.flatten(q)?, g.flatten(k)?, g.flatten(v)?], 1)?,
             z: g.reshape(z, &[value_heads, dv])?,

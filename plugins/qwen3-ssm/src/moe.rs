@@ -12,10 +12,15 @@ impl QwenConfig {
         let expert = |name: &str, shape: &[usize]| {
             g.expert_weights(w.name(&format!("experts.{{e}}.{name}.weight")), num_experts, shape)
         };
+        // One tensor per expert, or all in one with the rows of gate and up one after another.
+        let gate_up =
+            g.weight(w.name("experts.gate_up_proj"), &[num_experts, 2 * inner, hidden], Role::Expert)?;
+        let half = |i: usize| g.weight_slice(gate_up, 1, i * inner, (i + 1) * inner);
+        let down = g.weight(w.name("experts.down_proj"), &[num_experts, hidden, inner], Role::Expert)?;
         let experts = Experts::swiglu(
-            expert("gate_proj", &[inner, hidden])?,
-            expert("up_proj", &[inner, hidden])?,
-            expert("down_proj", &[hidden, inner])?,
+            g.first_of(&[expert("gate_proj", &[inner, hidden])?, half(0)?])?,
+            g.first_of(&[expert("up_proj", &[inner, hidden])?, half(1)?])?,
+            g.first_of(&[expert("down_proj", &[hidden, inner])?, down])?,
         );
         let router = Router::Softmax { renormalize: self.norm_topk_prob };
         let routed =

@@ -46,7 +46,7 @@ impl OpenDevice {
             Self::Cpu(_) => (DeviceKind::Cpu, ElementType::F32),
             Self::Cuda(_, options) => (DeviceKind::Cuda, options.activations),
         };
-        Target { device, activations, taps: Taps::Drop }
+        Target { device, activations, taps: Taps::Drop, images: device == DeviceKind::Cpu }
     }
 
     /// Memory that is left for states beside the weights and activations of these plans.

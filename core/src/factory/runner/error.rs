@@ -5,6 +5,7 @@ use metrale_graph::verify::VerifyError;
 use metrale_kernels::KernelError;
 
 use crate::device::LoadError;
+use crate::images::SettingsError;
 use crate::lower::LowerError;
 use crate::plugin::PluginError;
 
@@ -72,6 +73,9 @@ pub enum BuildError {
         /// As many sequences as fit.
         fits: u64,
     },
+    /// What the plugin says of images makes no sense.
+    #[error("error[P0305]: {0}")]
+    Images(#[from] SettingsError),
 }
 
 fn list(problems: &[VerifyError]) -> String {

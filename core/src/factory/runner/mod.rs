@@ -13,7 +13,8 @@ use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::{Checkpoint, LOCAL_PAGE, MaxRows, Plans};
-use crate::exec::{ModelRunner, Rows};
+use crate::exec::{ModelRunner, Rows, Vision};
+use crate::images::ImageSettings;
 use crate::lower::{Taps, Target, lower};
 use crate::weights::{ModelSource, Progress, Stage};
 
@@ -110,6 +111,10 @@ pub fn build_runner(
     }
     let states = all_states(&traced, weights.mtp.len());
     let device = OpenDevice::open(&options.device)?;
+    if !device.target().images && weights.vision.take().is_some() {
+        notes.push("this device runs no vision tower yet: the model takes text only".to_owned());
+    }
+    let images = ImageSettings::of(&traced.facts.info)?.filter(|_| weights.vision.is_some());
     let plans = lower_all(&traced, &weights, &states, device.target(), options.taps)?;
 
     let budget = device.budget(&plans, options)?;
@@ -119,9 +124,13 @@ pub fn build_runner(
         text: limits.max_num_batched_tokens,
         lm_head: LM_HEAD_ROWS,
         encoder: limits.max_model_len.next_multiple_of(LOCAL_PAGE),
+        vision: images.as_ref().map_or(0, ImageSettings::max_patches).next_multiple_of(LOCAL_PAGE),
         num_seqs: limits.max_num_seqs,
         model_len: limits.max_model_len,
     };
+    let vision = images
+        .zip(plans.vision.as_ref())
+        .map(|(settings, tower)| Vision::new(settings.merge_size, tower.position_table, max.vision));
     let progress = Progress::new(Stage::Load, source.map_or(0, |s| Headers::num_bytes(s.headers())));
     let on_bytes = |bytes| progress.advance(bytes);
     let checkpoint = Checkpoint::new(source, &on_bytes);
@@ -131,6 +140,7 @@ pub fn build_runner(
     let activation_bytes = device.activation_bytes();
     let runner = ModelRunner {
         device,
+        vision,
         limits,
         encoder_rows: traced.encoder.as_ref().map(|_| max.encoder),
         num_snapshots: sizes.num_snapshots,
@@ -171,6 +181,7 @@ fn lower_all(
 ) -> Result<Plans, BuildError> {
     let plan = |graph: &Graph, weights: &Resolution| lower(graph, weights, states, target);
     let encoder = traced.encoder.as_ref().zip(weights.encoder.as_ref());
+    let vision = traced.vision.as_ref().zip(weights.vision.as_ref());
     Ok(Plans {
         text: lower(&traced.text, &weights.text, states, Target { taps, ..target })?,
         lm_head: plan(&traced.lm_head, &weights.lm_head)?,
@@ -187,5 +198,6 @@ fn lower_all(
             .zip(weights.mtp.iter().filter_map(|(_, head)| head.as_ref()))
             .map(|(graph, weights)| plan(graph, weights))
             .collect::<Result<_, _>>()?,
+        vision: vision.map(|(graph, weights)| plan(graph, weights)).transpose()?,
     })
 }

@@ -11,6 +11,7 @@ mod positions;
 mod reader;
 mod recurrent;
 mod shape;
+mod vision;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use metrale_graph::resolve::{Resolution, ResolvedWeight};
 use metrale_graph::{Graph, Node, StateDecl, StateKind, ValueId, ValueKind};
 
 use super::plan::{Combine, Function, MatrixId, Plan, Planned, Reg, StateId, Step, Vector, VectorId};
-use super::{LowerError, Taps};
+use super::{LowerError, Taps, Target};
 use reader::Reader;
 
 type Result<T> = std::result::Result<T, LowerError>;
@@ -28,13 +29,13 @@ pub(super) fn build(
     graph: &Graph,
     resolution: &Resolution,
     states: &[StateDecl],
-    taps: Taps,
+    target: Target,
 ) -> Result<Plan> {
     let mut builder = Builder {
         graph,
         resolution,
         states,
-        taps,
+        target,
         plan: Plan::default(),
         regs: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -50,7 +51,7 @@ struct Builder<'a> {
     graph: &'a Graph,
     resolution: &'a Resolution,
     states: &'a [StateDecl],
-    taps: Taps,
+    target: Target,
     plan: Plan,
     /// Where activations are.
     regs: BTreeMap<ValueId, Reg>,
@@ -63,7 +64,8 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {
         // These compute nothing; facts of the model may have any attribute.
-        if matches!(node.op.name, "scope/1" | "info/1") || node.op.name == "tap/1" && self.taps == Taps::Drop
+        if matches!(node.op.name, "scope/1" | "info/1")
+            || node.op.name == "tap/1" && self.target.taps == Taps::Drop
         {
             return Ok(());
         }
@@ -103,6 +105,11 @@ impl Builder<'_> {
             "layer_norm/1" => self.layer_norm(node, reader)?,
             "l2_norm/1" => self.l2_norm(node, reader)?,
             "concat/1" => self.concat(node, reader)?,
+            "repeat/1" => self.repeat(node, reader)?,
+            "group_rows/1" => return self.group_rows(node, reader),
+            "merge_rows/1" => return self.merge_rows(node, reader),
+            "sum/1" => self.reduce(node, reader, |_| 1.0)?,
+            "mean/1" => self.reduce(node, reader, |count| 1.0 / count as f32)?,
             "rope/1" => self.rope(node, reader)?,
             "sinusoid/1" => self.sinusoid(node, reader)?,
             "kv_write/1" => self.kv_write(reader)?,
@@ -138,6 +145,7 @@ impl Builder<'_> {
     fn new_reg(&mut self, id: ValueId) -> Reg {
         let width = self.dims(id).iter().product();
         let reg = self.scratch(width);
+        self.plan.divisors[reg.0] = self.graph.value(id).shape[0].div;
         self.regs.insert(id, reg);
         reg
     }
@@ -145,6 +153,7 @@ impl Builder<'_> {
     /// A register that no value names.
     fn scratch(&mut self, width: usize) -> Reg {
         self.plan.widths.push(width);
+        self.plan.divisors.push(1);
         Reg(self.plan.widths.len() - 1)
     }
 

@@ -29,6 +29,8 @@ impl Step {
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
             | Self::Clamp { x, .. }
+            | Self::MergeImages { x, .. }
+            | Self::Reduce { x, .. }
             | Self::Convert { x, .. }
             | Self::HeadLinear { x, .. }
             | Self::Slice { x, .. } => vec![x],
@@ -75,6 +77,8 @@ impl Step {
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
             | Self::Clamp { out, .. }
+            | Self::MergeImages { out, .. }
+            | Self::Reduce { out, .. }
             | Self::Convert { out, .. }
             | Self::HeadLinear { out, .. }
             | Self::SparseAttention { out, .. }
@@ -91,6 +95,7 @@ impl Step {
             | Self::L2Norm { x, out, .. }
             | Self::Rope { x, out, .. }
             | Self::Unary { x, out, .. }
+            | Self::MergeImages { x, out }
             | Self::Affine { x, out, .. }
             | Self::Clamp { x, out, .. } => Some((*x, *out)),
             Self::Binary { a, b, out, .. } if !matches!(b, Operand::Reg(b) | Operand::PerRow(b) if b == a) => {

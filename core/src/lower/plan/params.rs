@@ -23,6 +23,35 @@ pub enum Function {
     GeluTanh,
 }
 
+/// Which ids a lookup reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// The rows' own: tokens, the tokens after them, source tokens.
+    Rows,
+    /// Four entries of a square table of positions for each patch.
+    PositionTaps,
+}
+
+/// Which position streams a rotary table follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// One position per row.
+    One,
+    /// Frame, row and column of the rows of a text with images.
+    Text(Sections),
+    /// Frame, row and column of patches.
+    Patches(Sections),
+}
+
+/// How pairs are dealt out to three position streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// Pairs per stream.
+    pub sizes: [usize; 3],
+    /// Streams follow one another instead of taking turns.
+    pub blocked: bool,
+}
+
 /// A function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combine {

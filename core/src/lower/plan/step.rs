@@ -1,18 +1,27 @@
 //! The launches of a plan.
 
 use super::{
-    Attend, Columns, Combine, DeltaRule, Function, Index, KvHeads, MatrixId, Moe, Operand, Projection, Reg,
-    Select, StateId, TableId, VectorId,
+    Attend, Columns, Combine, DeltaRule, Function, Ids, Index, KvHeads, MatrixId, Moe, Operand, Projection,
+    Reg, Select, StateId, TableId, VectorId,
 };
 
 /// One launch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Rows of a table by the entry's ids.
+    /// Rows of a table.
     Embed {
+        /// By what.
+        ids: Ids,
         /// The table.
         matrix: MatrixId,
-        /// `[T, width]`
+        /// `[T, width]`, or `[T, n, width]` for n ids per row.
+        out: Reg,
+    },
+    /// Replaces rows of text by rows of images, in place.
+    MergeImages {
+        /// Input.
+        x: Reg,
+        /// Output.
         out: Reg,
     },
     /// Products that share their input.
@@ -203,6 +212,19 @@ pub enum Step {
         b: Operand,
         /// Width of `a`'s last axis.
         width: usize,
+        /// Output.
+        out: Reg,
+    },
+    /// Sums of `count` neighbouring runs of `inner` floats, times `factor`.
+    Reduce {
+        /// Input.
+        x: Reg,
+        /// Runs that are added up.
+        count: usize,
+        /// Floats per run.
+        inner: usize,
+        /// Multiplies the sums.
+        factor: f32,
         /// Output.
         out: Reg,
     },

@@ -25,6 +25,7 @@ pub(crate) fn model(engine: &Arc<FakeEngine>) -> ServedModel {
     ServedModel {
         engine: engine.clone(),
         text: Some(Arc::new(ByteText)),
+        images: None,
         root: "/models/fake".to_owned(),
         max_model_len: MAX_MODEL_LEN,
         weight_bytes_per_step: 0,

@@ -135,6 +135,11 @@ impl Executor<'_> {
             Step::HeadLinear { .. } | Step::Index(_) | Step::SparseAttention { .. } => {
                 Err(unsupported("lowering refuses it for this device"))
             }
+            // Not planned for this device.
+            Step::MergeImages { .. } | Step::Reduce { .. } => Err(KernelError::Unsupported {
+                op: "vision",
+                reason: "the cuda device has no kernel for it".to_owned(),
+            }),
             Step::Embed { out, .. }
             | Step::RmsNorm { out, .. }
             | Step::LayerNorm { out, .. }
@@ -154,7 +159,7 @@ impl Executor<'_> {
     fn row_by_row<T: Element>(&mut self, step: &Step) -> Result<()> {
         let (cuda, vectors) = (self.cuda, self.vectors);
         match step {
-            Step::Embed { matrix, out } => {
+            Step::Embed { matrix, out, .. } => {
                 let ids = given(self.inputs.ids.as_ref(), "ids")?;
                 let table = &self.matrices[matrix.0];
                 self.writing::<T>(*out, |_, out| embedding::gather(cuda, table, ids, out))
