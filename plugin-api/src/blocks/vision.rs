@@ -109,7 +109,7 @@ impl VisionTower {
         let filter = w.name("patch_embed.proj.weight");
         let filter = g.weight(filter, &[width, channels, frames, rows, columns], Role::Replicated)?;
         let filter = g.weight_reshape(filter, &[width, self.patch.iter().product()])?;
-        let x = g.linear_bias(pixels, filter, Some(self.vector(g, w, "patch_embed.proj.bias", width)?))?;
+        let x = g.linear_bias(pixels, filter, Some(vector(g, w, "patch_embed.proj.bias", width)?))?;
 
         let table =
             g.weight(w.name("pos_embed.weight"), &[self.side * self.side, width], Role::Replicated)?;
@@ -118,27 +118,20 @@ impl VisionTower {
             let w = &w.index("blocks", block);
             let y = self.attention(g, &w.scope("attn"), self.norm(g, w, "norm1", x)?)?;
             x = g.add(x, y)?;
-            let y = self.linear(
-                g,
-                w,
-                "mlp.linear_fc1",
-                [self.intermediate, width],
-                self.norm(g, w, "norm2", x)?,
-            )?;
-            x =
-                g.add(x, self.linear(g, w, "mlp.linear_fc2", [width, self.intermediate], g.gelu_tanh(y)?)?)?;
+            let y = linear(g, w, "mlp.linear_fc1", [self.intermediate, width], self.norm(g, w, "norm2", x)?)?;
+            x = g.add(x, linear(g, w, "mlp.linear_fc2", [width, self.intermediate], g.gelu_tanh(y)?)?)?;
         }
         let block = self.merge * self.merge;
         let w = &w.scope("merger");
         let y = g.group_rows(self.norm(g, w, "norm", x)?, block)?;
-        let y = self.linear(g, w, "linear_fc1", [block * width, block * width], y)?;
-        self.linear(g, w, "linear_fc2", [self.out, block * width], g.gelu(y)?)
+        let y = linear(g, w, "linear_fc1", [block * width, block * width], y)?;
+        linear(g, w, "linear_fc2", [self.out, block * width], g.gelu(y)?)
     }
 
     /// The patches of a frame see each other; a head's pairs turn with the row, then with the column of a patch.
     fn attention(&self, g: &Graph, w: &Weights, x: Value) -> Result<Value> {
         let (width, heads, dim) = (self.hidden, self.heads, self.hidden / self.heads);
-        let qkv = self.linear(g, w, "qkv", [3 * width, width], x)?;
+        let qkv = linear(g, w, "qkv", [3 * width, width], x)?;
         let [q, k, v] = g.split(qkv, 1, [width; 3])?;
         let quarter = dim / 4;
         let one_axis: Vec<f32> =
@@ -155,21 +148,21 @@ impl VisionTower {
         let k = g.rope(g.heads(k, heads, dim)?, positions, &rope)?;
         let y =
             g.attention_local(q, k, g.heads(v, heads, dim)?, &Attention::full((dim as f64).powf(-0.5)))?;
-        self.linear(g, w, "proj", [width, width], g.flatten(y)?)
-    }
-
-    fn linear(&self, g: &Graph, w: &Weights, name: &str, shape: [usize; 2], x: Value) -> Result<Value> {
-        let weight = g.weight(w.name(&format!("{name}.weight")), &shape, Role::Replicated)?;
-        g.linear_bias(x, weight, Some(self.vector(g, w, &format!("{name}.bias"), shape[0])?))
+        linear(g, w, "proj", [width, width], g.flatten(y)?)
     }
 
     fn norm(&self, g: &Graph, w: &Weights, name: &str, x: Value) -> Result<Value> {
-        let weight = self.vector(g, w, &format!("{name}.weight"), self.hidden)?;
-        let bias = self.vector(g, w, &format!("{name}.bias"), self.hidden)?;
+        let weight = vector(g, w, &format!("{name}.weight"), self.hidden)?;
+        let bias = vector(g, w, &format!("{name}.bias"), self.hidden)?;
         g.layer_norm(x, weight, Some(bias), LAYER_NORM_EPS)
     }
+}
 
-    fn vector(&self, g: &Graph, w: &Weights, name: &str, width: usize) -> Result<Weight> {
-        g.weight(w.name(name), &[width], Role::Replicated)
-    }
+fn vector(g: &Graph, w: &Weights, name: &str, width: usize) -> Result<Weight> {
+    g.weight(w.name(name), &[width], Role::Replicated)
+}
+
+fn linear(g: &Graph, w: &Weights, name: &str, shape: [usize; 2], x: Value) -> Result<Value> {
+    let weight = g.weight(w.name(&format!("{name}.weight")), &shape, Role::Replicated)?;
+    g.linear_bias(x, weight, Some(vector(g, w, &format!("{name}.bias"), shape[0])?))
 }
