@@ -1,10 +1,29 @@
 //! The multi-token-prediction head.
+//!
+//! The first depth drafts: its slots are filled from true hidden states as soon as the trunk has computed them, and the
+//! drafts after the first come from feeding its own output back to it. Those speculative slots are written over when the
+//! trunk has computed what really stands there.
 
+use super::draft::{DraftBatch, Drafter};
 use super::head::compute_logits;
 use super::runner::device_error;
-use super::{Batch, Logits, ModelRunner};
+use super::{Batch, Logits, ModelRunner, sample};
 use crate::device::cpu::StepContext;
 use crate::error::EngineError;
+
+/// What passes from one draft to the next; buffers are reused.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    /// `[sequences that want another draft]`
+    token_ids: Vec<u32>,
+    /// The same sequences' rows in the pass before, whose output is fed back.
+    rows: Vec<usize>,
+    /// `[those rows, hidden_size]`
+    hidden: Vec<f32>,
+    /// Rows whose logits are wanted: all of them.
+    wanted: Vec<usize>,
+    logits: Logits,
+}
 
 impl ModelRunner {
     /// MTP depths that were loaded.
@@ -26,39 +45,157 @@ impl ModelRunner {
         logits: &mut Logits,
     ) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.rows.fill(&batch.seqs, self.limits.block_size);
-        let (rows, loaded) = (batch.num_tokens(), self.mtp.len());
-        let plan = self.mtp.get_mut(depth).ok_or_else(|| {
-            EngineError::Internal(format!("MTP depth {depth} of a model with {loaded} loaded"))
-        })?;
-        let input = plan.input_mut("hidden", rows).unwrap_or(&mut []);
+        let input = self.mtp_input(depth, batch.num_tokens())?;
         if input.len() != hidden.len() {
             return Err(EngineError::Internal(format!(
-                "{} hidden values for {rows} rows of an MTP head that takes {}",
+                "{} hidden values for {} rows of an MTP head that takes {}",
                 hidden.len(),
+                batch.num_tokens(),
                 input.len()
             )));
         }
         input.copy_from_slice(hidden);
-        let context = StepContext {
-            rows,
-            token_ids: &batch.token_ids,
-            positions: &self.rows.positions,
-            slots: &self.rows.slots,
-            sequences: &self.rows.sequences(),
-            state_slots: &self.rows.state_slots,
-            ..StepContext::default()
-        };
-        let device = &mut self.device;
-        plan.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
-        logits.vocab_size = self.limits.vocab_size;
-        let hidden = plan.output("head_in", rows).unwrap_or(&[]);
-        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), &batch.logits_rows, logits)
+        self.rows.fill(&batch.seqs, self.limits.block_size);
+        self.run_mtp(depth, &batch.token_ids, &batch.logits_rows, logits)
     }
 
     /// Rows of an output of an MTP depth after [`ModelRunner::mtp`]: `recycle` is what the next depth is fed with.
     #[must_use]
     pub fn mtp_output(&self, depth: usize, name: &str, rows: usize) -> Option<&[f32]> {
         self.mtp.get(depth)?.output(name, rows)
+    }
+
+    fn mtp_input(&mut self, depth: usize, rows: usize) -> Result<&mut [f32], EngineError> {
+        let loaded = self.mtp.len();
+        let plan = self.mtp.get_mut(depth).ok_or_else(|| {
+            EngineError::Internal(format!("MTP depth {depth} of a model with {loaded} loaded"))
+        })?;
+        Ok(plan.input_mut("hidden", rows).unwrap_or(&mut []))
+    }
+
+    /// Runs a depth whose input is filled, over the rows of `self.rows`.
+    fn run_mtp(
+        &mut self,
+        depth: usize,
+        next_ids: &[u32],
+        wanted: &[usize],
+        logits: &mut Logits,
+    ) -> Result<(), EngineError> {
+        let rows = next_ids.len();
+        let context = StepContext {
+            rows,
+            token_ids: next_ids,
+            positions: &self.rows.positions,
+            slots: &self.rows.slots,
+            sequences: &self.rows.sequences(),
+            state_slots: &self.rows.state_slots,
+            ..StepContext::default()
+        };
+        let (plan, device) = (&mut self.mtp[depth], &mut self.device);
+        plan.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
+        logits.vocab_size = self.limits.vocab_size;
+        let hidden = plan.output("head_in", rows).unwrap_or(&[]);
+        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), wanted, logits)
+    }
+
+    /// Refuses a batch that does not follow from the last step.
+    fn check_drafts(&self, batch: &DraftBatch) -> Result<(), EngineError> {
+        self.check(&batch.slots)?;
+        let slots = &batch.slots;
+        let fits = slots.num_tokens() == batch.hidden_rows.len()
+            && batch.hidden_rows.iter().all(|&row| row < self.num_rows)
+            && slots.seqs.len() == batch.num_drafts.len()
+            && slots.logits_rows.len() == batch.num_drafts.iter().filter(|n| **n > 0).count()
+            && slots.seqs.iter().zip(&batch.num_drafts).all(|(seq, num_drafts)| {
+                let len = seq.num_computed + seq.num_tokens + num_drafts.saturating_sub(1);
+                *num_drafts <= self.limits.max_num_drafts
+                    && len <= seq.block_table.len() * self.limits.block_size
+            });
+        if fits {
+            return Ok(());
+        }
+        Err(EngineError::Internal(format!(
+            "drafts for {} slots after a step of {} rows: hidden states, pages or counts do not fit",
+            slots.num_tokens(),
+            self.num_rows
+        )))
+    }
+
+    /// The first drafts, from the trunk's hidden states.
+    fn draft_first(&mut self, batch: &DraftBatch, logits: &mut Logits) -> Result<(), EngineError> {
+        let rows = batch.slots.num_tokens();
+        let hidden = self.text.output("final_hidden", self.num_rows).unwrap_or(&[]);
+        let input = self.mtp[0].input_mut("hidden", rows).unwrap_or(&mut []);
+        let width = input.len() / rows;
+        for (input, row) in input.chunks_exact_mut(width).zip(&batch.hidden_rows) {
+            input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
+        }
+        self.rows.fill(&batch.slots.seqs, self.limits.block_size);
+        self.run_mtp(0, &batch.slots.token_ids, &batch.slots.logits_rows, logits)
+    }
+
+    /// The next drafts, from the head's own output of the pass before, which had `num_rows` rows.
+    fn draft_again(&mut self, chain: &mut Chain, num_rows: usize) -> Result<(), EngineError> {
+        let recycled = self.mtp[0].output("recycle", num_rows).unwrap_or(&[]);
+        let width = recycled.len() / num_rows;
+        chain.hidden.clear();
+        for row in &chain.rows {
+            chain.hidden.extend_from_slice(&recycled[row * width..(row + 1) * width]);
+        }
+        let rows = chain.token_ids.len();
+        self.mtp_input(0, rows)?.copy_from_slice(&chain.hidden);
+        chain.wanted.clear();
+        chain.wanted.extend(0..rows);
+        self.run_mtp(0, &chain.token_ids, &chain.wanted, &mut chain.logits)
+    }
+
+    fn draft_all(
+        &mut self,
+        chain: &mut Chain,
+        batch: &DraftBatch,
+        drafts: &mut Vec<u32>,
+    ) -> Result<(), EngineError> {
+        drafts.clear();
+        drafts.resize(batch.num_drafts.iter().sum(), 0);
+        self.draft_first(batch, &mut chain.logits)?;
+        let mut num_rows = batch.slots.num_tokens();
+        for number in 0.. {
+            // Row of the last pass, row of its logits, and place among all drafts of each sequence.
+            let (mut wanted, mut at) = (0, 0);
+            chain.token_ids.clear();
+            chain.rows.clear();
+            self.rows.clear();
+            for (seq, &num_drafts) in batch.slots.seqs.iter().zip(&batch.num_drafts) {
+                if num_drafts > number {
+                    let token = sample::most_likely(chain.logits.row(wanted));
+                    drafts[at + number] = token;
+                    if num_drafts > number + 1 {
+                        let row = if number == 0 { batch.slots.logits_rows[wanted] } else { wanted };
+                        chain.token_ids.push(token);
+                        chain.rows.push(row);
+                        let slot = seq.num_computed + seq.num_tokens + number;
+                        self.rows.push(&seq.block_table, slot, 1, self.limits.block_size);
+                    }
+                    wanted += 1;
+                }
+                at += num_drafts;
+            }
+            if chain.token_ids.is_empty() {
+                return Ok(());
+            }
+            self.draft_again(chain, num_rows)?;
+            num_rows = chain.token_ids.len();
+        }
+        Ok(())
+    }
+}
+
+impl Drafter for ModelRunner {
+    fn draft(&mut self, batch: &DraftBatch, drafts: &mut Vec<u32>) -> Result<(), EngineError> {
+        self.check_drafts(batch)?;
+        let mut chain = std::mem::take(&mut self.chain);
+        let result = self.draft_all(&mut chain, batch, drafts);
+        self.chain = chain;
+        result
     }
 }

@@ -3,7 +3,7 @@
 use metrale_kernels::cpu::Cpu;
 
 use super::head::compute_logits;
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
+use super::{Batch, BatchSeq, Chain, Drafter, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
 use crate::device::cpu::{CpuPlan, LaunchError, Numerics, States, StepContext};
 use crate::error::EngineError;
 
@@ -19,6 +19,9 @@ pub struct ModelRunner {
     /// Slots for recurrent state besides those of running sequences.
     pub(crate) num_snapshots: usize,
     pub(crate) rows: Rows,
+    /// Rows of the last step.
+    pub(crate) num_rows: usize,
+    pub(crate) chain: Chain,
     /// The rows' sources, or the sources being encoded.
     pub(crate) sources: Rows,
     pub(crate) source_ids: Vec<u32>,
@@ -43,6 +46,7 @@ impl StepRunner for ModelRunner {
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
         let rows = batch.num_tokens();
+        self.num_rows = rows;
         let context = StepContext {
             rows,
             token_ids: &batch.token_ids,
@@ -51,6 +55,7 @@ impl StepRunner for ModelRunner {
             sequences: &self.rows.sequences(),
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
+            draft_rows: &self.rows.draft_rows,
         };
         let device = &mut self.device;
         self.text.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
@@ -66,6 +71,10 @@ impl StepRunner for ModelRunner {
 
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
+    }
+
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        (self.limits.max_num_drafts > 0 && !self.mtp.is_empty()).then_some(self)
     }
 }
 
@@ -118,6 +127,13 @@ impl ModelRunner {
         }
         if limits.has_recurrent_state && seq.state_slot.0 as usize >= limits.max_num_seqs {
             return Err(format!("state slot {} of {}", seq.state_slot.0, limits.max_num_seqs));
+        }
+        let most = limits.max_num_drafts;
+        if seq.num_drafts >= seq.num_tokens || seq.num_drafts.max(seq.num_accepted) > most {
+            return Err(format!(
+                "{} of {} rows are drafts, and {} of the last step were accepted; at most {most} can be",
+                seq.num_drafts, seq.num_tokens, seq.num_accepted
+            ));
         }
         match (&seq.source, &limits.source) {
             (None, None) => Ok(()),

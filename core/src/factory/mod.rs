@@ -158,6 +158,7 @@ fn runner_options(
         kv_cache_bytes: config.kv_cache_memory_bytes,
         num_state_snapshots: if config.prefix_caching() { config.state_snapshots } else { Some(0) },
         load_mtp: false,
+        max_num_drafts: 0,
         strict_weights: config.strict_weights,
         ignored_tensors,
         taps: Taps::Drop,

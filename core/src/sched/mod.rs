@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod request;
 
+mod drafting;
 mod driver;
 mod generation;
 mod metrics;

@@ -3,20 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::exec::{Batch, BatchSeq, BatchSource, StateSlot};
+use crate::exec::{Batch, BatchSource, StateSlot};
 use crate::ssm::SnapshotSlot;
 
 use super::sequence::{Sequence, Source};
 
 /// What a sequence does in a step.
-///
-/// A verify phase (the last token and its drafts as rows, a logits row for each) is one more variant: the rows and
-/// the logits range of [`Scheduled`] carry it already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Known tokens, with more known ones to follow: nothing is sampled.
     Prefill,
-    /// The rows end with the last known token: the last logits row chooses the next one.
+    /// The rows end with the last known token and its drafts; the logits of each of these choose the token after it.
     Decode,
 }
 
@@ -25,8 +22,12 @@ pub(super) enum Phase {
 pub(super) struct Scheduled {
     /// Index among the running sequences.
     pub(super) index: usize,
-    /// Rows, from the first token that is not computed.
+    /// Rows of known tokens, from the first one that is not computed.
     pub(super) num_tokens: usize,
+    /// Rows of drafts, behind them.
+    pub(super) num_drafts: usize,
+    /// The first row in the step.
+    pub(super) first_row: usize,
     pub(super) phase: Phase,
     /// This sequence's rows of the step's logits.
     pub(super) logits: Range<usize>,
@@ -56,7 +57,7 @@ impl StepPlan {
         self.saves.clear();
     }
 
-    /// Adds the next `num_tokens` of a running sequence. `prompt_rows` are the positions whose logits its prompt
+    /// Adds the next `num_tokens` of a running sequence, and its drafts behind the last known one. `prompt_rows` are the positions whose logits its prompt
     /// log-probabilities need.
     pub(super) fn push(
         &mut self,
@@ -74,13 +75,16 @@ impl StepPlan {
         let first_logits = self.batch.logits_rows.len();
         self.batch.logits_rows.extend(prompt_rows.map(|position| first_row + position - first));
         let phase = if end == seq.tokens.len() { Phase::Decode } else { Phase::Prefill };
+        let mut num_drafts = 0;
         if phase == Phase::Decode {
-            self.batch.logits_rows.push(first_row + num_tokens - 1);
+            num_drafts = seq.drafting.tokens.len();
+            self.batch.token_ids.extend_from_slice(&seq.drafting.tokens);
+            self.batch.logits_rows.extend(first_row + num_tokens - 1..first_row + num_tokens + num_drafts);
         }
         let logits = first_logits..self.batch.logits_rows.len();
 
-        self.push_batch_seq(seq, slot, num_tokens);
-        self.seqs.push(Scheduled { index, num_tokens, phase, logits });
+        self.push_batch_seq(seq, slot, num_tokens, num_drafts);
+        self.seqs.push(Scheduled { index, num_tokens, num_drafts, first_row, phase, logits });
     }
 
     /// Makes the batch as long as the plan, once all sequences are in.
@@ -88,21 +92,12 @@ impl StepPlan {
         self.batch.seqs.truncate(self.seqs.len());
     }
 
-    fn push_batch_seq(&mut self, seq: &Sequence, slot: StateSlot, num_tokens: usize) {
-        let at = self.seqs.len();
-        if at == self.batch.seqs.len() {
-            self.batch.seqs.push(BatchSeq {
-                num_tokens: 0,
-                num_computed: 0,
-                block_table: Vec::new(),
-                state_slot: slot,
-                source: None,
-            });
-        }
-        let entry = &mut self.batch.seqs[at];
-        entry.num_tokens = num_tokens;
+    fn push_batch_seq(&mut self, seq: &Sequence, slot: StateSlot, num_tokens: usize, num_drafts: usize) {
+        let entry = self.batch.reuse_seq(self.seqs.len());
+        entry.num_tokens = num_tokens + num_drafts;
+        entry.num_drafts = num_drafts;
+        entry.num_accepted = seq.drafting.num_accepted;
         entry.num_computed = seq.num_computed;
-        entry.block_table.clear();
         entry.block_table.extend_from_slice(seq.table.blocks());
         entry.state_slot = slot;
         fill_source(&mut entry.source, seq.source.as_ref());

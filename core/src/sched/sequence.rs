@@ -10,7 +10,9 @@ use crate::error::EngineError;
 use crate::exec::Logits;
 use crate::exec::sample::{Sampler, SamplingState};
 use crate::kv::BlockTable;
+use crate::speculative::Verification;
 
+use super::drafting::Drafting;
 use super::engine::InFlight;
 use super::plan::{Phase, Scheduled};
 use super::request::{Event, FinishReason, PositionLogprobs, RequestId};
@@ -58,6 +60,7 @@ pub(super) struct Sequence {
     pub(super) num_computed: usize,
     pub(super) table: BlockTable,
     pub(super) sampling: SamplingState,
+    pub(super) drafting: Drafting,
     pub(super) prompt_logprobs: PromptLogprobs,
     /// Prompt tokens that the first admission found in the prefix cache.
     pub(super) num_cached_tokens: Option<usize>,
@@ -89,6 +92,7 @@ impl Sequence {
             num_computed: 0,
             table: BlockTable::default(),
             sampling,
+            drafting: Drafting::default(),
             prompt_logprobs,
             num_cached_tokens: None,
             timeline: Timeline { submitted: Instant::now(), scheduled: None, first_token: None },
@@ -129,8 +133,8 @@ impl Sequence {
         }
     }
 
-    /// Takes in the logits of a computed step: reports log-probabilities and samples where the phase says so.
-    /// `Some` when the sequence is at its end.
+    /// Takes in the logits of a computed step: reports log-probabilities and samples where the phase says so, a token more
+    /// for each draft that is right. `Some` when the sequence is at its end.
     pub(super) fn advance(
         &mut self,
         scheduled: &Scheduled,
@@ -138,23 +142,49 @@ impl Sequence {
         sampler: &mut Sampler,
         limits: &Limits,
     ) -> Result<Option<FinishReason>, EngineError> {
+        // The step has brought recurrent state up to here.
+        self.drafting.num_accepted = 0;
         let num_sampling_rows = match scheduled.phase {
             Phase::Prefill => 0,
-            Phase::Decode => 1,
+            Phase::Decode => 1 + scheduled.num_drafts,
         };
-        let prompt_rows = scheduled.logits.start..scheduled.logits.end - num_sampling_rows;
+        let first_sampling_row = scheduled.logits.end - num_sampling_rows;
+        let prompt_rows = scheduled.logits.start..first_sampling_row;
         self.collect_prompt_logprobs(prompt_rows, logits, sampler)?;
         match scheduled.phase {
             Phase::Prefill => Ok(None),
             Phase::Decode if self.sampling.params().max_tokens == 0 => Ok(Some(FinishReason::Length)),
             Phase::Decode => {
-                let row = logits.row(scheduled.logits.end - 1);
-                let sampled = sampler.sample(row, &self.sampling, self.tokens.len())?;
-                self.tokens.push(sampled.token);
-                self.sampling.record(sampled.token);
-                self.send(Event::Token { token: sampled.token, logprobs: sampled.logprobs });
-                Ok(self.finish_reason(sampled.token, limits))
+                let drafts = std::mem::take(&mut self.drafting.tokens);
+                let mut verification = Verification::new(&drafts);
+                let outcome = (first_sampling_row..scheduled.logits.end)
+                    .find_map(|row| self.choose(logits.row(row), &mut verification, sampler, limits));
+                self.drafting.num_accepted = verification.num_accepted();
+                self.drafting.reuse(drafts);
+                outcome.unwrap_or(Ok(None))
             }
+        }
+    }
+
+    /// Chooses the next token from a row of logits. `None` if the row after it is to choose another.
+    fn choose(
+        &mut self,
+        row: &[f32],
+        verification: &mut Verification<'_>,
+        sampler: &mut Sampler,
+        limits: &Limits,
+    ) -> Option<Result<Option<FinishReason>, EngineError>> {
+        let sampled = match sampler.sample(row, &self.sampling, self.tokens.len()) {
+            Ok(sampled) => sampled,
+            Err(error) => return Some(Err(error.into())),
+        };
+        self.tokens.push(sampled.token);
+        self.sampling.record(sampled.token);
+        self.send(Event::Token { token: sampled.token, logprobs: sampled.logprobs });
+        let goes_on = verification.accept(sampled.token);
+        match self.finish_reason(sampled.token, limits) {
+            None if goes_on => None,
+            outcome => Some(Ok(outcome)),
         }
     }
 

@@ -9,7 +9,7 @@ mod workspace;
 use metrale_graph::Source;
 use metrale_kernels::cpu::Cpu;
 use metrale_kernels::cpu::attention::Sequence;
-use metrale_kernels::cpu::conv::SlotSequence;
+use metrale_kernels::cpu::conv::{DraftRows, SlotSequence};
 use metrale_kernels::cpu::linear::Activations;
 
 pub use load::{LoadError, WeightLoader};
@@ -56,6 +56,8 @@ pub struct StepContext<'a> {
     pub sources: &'a [Sequence<'a>],
     /// The same sequences with the slots of their recurrent state.
     pub state_slots: &'a [SlotSequence],
+    /// Their rows that may be taken back, and those of the step before that were right; empty if there are none.
+    pub draft_rows: &'a [DraftRows],
 }
 
 /// How numbers are computed.
@@ -132,6 +134,13 @@ impl CpuPlan {
             _ => 0,
         };
         self.plan.steps.iter().map(|s| of_step(&s.step)).sum()
+    }
+
+    /// Makes room in the states for up to `max_drafts` rows of each of `num_sequences` that may be taken back.
+    pub fn reserve_drafts(&self, states: &mut States, num_sequences: usize, max_drafts: usize) {
+        for (state, width) in self.plan.recurrent_inputs() {
+            states.reserve_drafts(state, width, num_sequences, max_drafts);
+        }
     }
 
     /// f32 bytes of the activation buffers.

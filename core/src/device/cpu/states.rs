@@ -2,6 +2,7 @@
 
 use metrale_graph::{KvLayout, StateDecl, StateKind};
 use metrale_kernels::KernelError;
+use metrale_kernels::cpu::conv::{DraftRows, KeptInputs, SlotState};
 use metrale_kernels::cpu::kv_cache::{KvCache, KvDtype, KvShape};
 
 use crate::lower::plan::StateId;
@@ -26,6 +27,9 @@ struct Slots {
     /// `[slots, slot_len]`
     data: Vec<f32>,
     slot_len: usize,
+    /// Inputs of rows that may be taken back, `[slots of sequences, max_drafts, width]`.
+    draft_inputs: Vec<f32>,
+    max_drafts: usize,
 }
 
 /// How much of everything there is.
@@ -96,7 +100,8 @@ impl States {
             StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
             StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
                 let slot_len = slot_len(&state.kind);
-                Ok(State::Slots(Slots { data: vec![0.0; sizes.num_slots * slot_len], slot_len }))
+                let data = vec![0.0; sizes.num_slots * slot_len];
+                Ok(State::Slots(Slots { data, slot_len, draft_inputs: Vec::new(), max_drafts: 0 }))
             }
             StateKind::Tokens { .. } => Err(KernelError::Unsupported {
                 op: "state/1",
@@ -120,10 +125,26 @@ impl States {
         }
     }
 
-    /// `[slots, …]`
-    pub(super) fn slots_mut(&mut self, id: StateId) -> Result<&mut [f32], KernelError> {
+    /// Room for the inputs of up to `max_drafts` rows of each of `num_sequences`: `width` numbers per row change this state.
+    pub fn reserve_drafts(&mut self, id: StateId, width: usize, num_sequences: usize, max_drafts: usize) {
+        if let State::Slots(slots) = &mut self.states[id.0] {
+            slots.draft_inputs = vec![0.0; num_sequences * max_drafts * width];
+            slots.max_drafts = max_drafts;
+        }
+    }
+
+    /// A recurrent state for a step whose sequences have these drafts; none have any if it is empty.
+    pub(super) fn slot_state<'a>(
+        &'a mut self,
+        id: StateId,
+        rows: &'a [DraftRows],
+    ) -> Result<SlotState<'a>, KernelError> {
         match &mut self.states[id.0] {
-            State::Slots(slots) => Ok(&mut slots.data),
+            State::Slots(Slots { data, draft_inputs: inputs, max_drafts, .. }) => Ok(if rows.is_empty() {
+                data.as_mut_slice().into()
+            } else {
+                SlotState::with_drafts(data, KeptInputs { rows, inputs, max_drafts: *max_drafts })
+            }),
             State::Paged(_) => Err(wrong_kind("state/1", "slots")),
         }
     }
@@ -133,7 +154,7 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub fn clear_slot(&mut self, slot: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data[slot * *slot_len..][..*slot_len].fill(0.0);
         }
     }
@@ -143,7 +164,7 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub fn copy_slot(&mut self, from: usize, to: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data.copy_within(from * *slot_len..(from + 1) * *slot_len, to * *slot_len);
         }
     }

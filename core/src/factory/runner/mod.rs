@@ -14,12 +14,12 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::cpu::{CpuPlan, LOCAL_PAGE, Numerics, States, WeightLoader};
 use crate::exec::runner::Device;
-use crate::exec::{ModelRunner, Rows};
+use crate::exec::{Chain, ModelRunner, Rows};
 use crate::lower::{Plan, Taps, lower};
 use crate::weights::{ModelSource, Progress, Stage};
 
 pub use error::BuildError;
-use size::size;
+use size::{Needs, size};
 use trace::{Traced, trace};
 use weights::resolve_all;
 
@@ -51,6 +51,8 @@ pub struct RunnerOptions {
     pub num_state_snapshots: Option<usize>,
     /// Load the multi-token-prediction head, where there is one.
     pub load_mtp: bool,
+    /// Most rows of a sequence in one step that may be taken back.
+    pub max_num_drafts: usize,
     /// Tensors that nothing asks for are an error.
     pub strict_weights: bool,
     /// Patterns of tensors that are meant to go unused.
@@ -116,13 +118,21 @@ pub fn build_runner(
     let traced = trace(module, attrs, source, &plugin)?;
     let mut weights = resolve_all(&traced, source, options, &plugin, &mut notes)?;
     if !options.load_mtp && !weights.mtp.is_empty() {
-        notes.push("the multi-token-prediction head is not loaded: drafts are not used yet".to_owned());
         weights.mtp.clear();
     }
     let states = all_states(&traced, weights.mtp.len());
     let plans = lower_all(&traced, &weights, &states, options.taps)?;
 
-    let sizes = size(&traced.facts, &states, traced.encoder.is_some(), options, &mut notes)?;
+    if plans.mtp.iter().any(|plan| plan.recurrent_inputs().next().is_some()) {
+        let reason = "a multi-token-prediction head with recurrent state cannot draft on the cpu device";
+        return Err(BuildError::Unsupported(reason.to_owned()));
+    }
+    let needs = Needs {
+        states: &states,
+        has_encoder: traced.encoder.is_some(),
+        draft_row_bytes: plans.text.recurrent_inputs().map(|(_, width)| width * size_of::<f32>()).sum(),
+    };
+    let sizes = size(&traced.facts, &needs, options, &mut notes)?;
     let cpu =
         Cpu::with_isa(options.threads, options.isa).map_err(|e| BuildError::Unsupported(e.to_string()))?;
     let progress = Progress::new(Stage::Load, source.map_or(0, |s| Headers::num_bytes(s.headers())));
@@ -142,7 +152,8 @@ pub fn build_runner(
 
     let activation_bytes =
         [&text, &lm_head].into_iter().chain(&encoder).chain(&mtp).map(CpuPlan::buffer_bytes).sum();
-    let states = States::new(&states, sizes.states)?;
+    let mut states = States::new(&states, sizes.states)?;
+    text.reserve_drafts(&mut states, sizes.limits.max_num_seqs, sizes.limits.max_num_drafts);
     let runner = ModelRunner {
         device: Device { cpu, states, numerics: options.numerics },
         text,
@@ -152,6 +163,8 @@ pub fn build_runner(
         limits: sizes.limits,
         num_snapshots: sizes.num_snapshots,
         rows: Rows::default(),
+        num_rows: 0,
+        chain: Chain::default(),
         sources: Rows::default(),
         source_ids: Vec::new(),
     };
