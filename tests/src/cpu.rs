@@ -3,8 +3,9 @@
 use anyhow::{Context, Result};
 use metrale_core::device::cpu::Numerics;
 use metrale_core::exec::{Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
-use metrale_core::factory::{RunnerOptions, build_runner, open_attrs};
+use metrale_core::factory::{MtpHead, RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
+use metrale_core::speculative::config::MAX_DRAFTS;
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
@@ -40,6 +41,10 @@ pub struct Chunk<'a> {
     pub token_ids: &'a [i64],
     /// What it translates; empty for a decoder-only model.
     pub source_ids: &'a [i64],
+    /// Rows at the end that may be taken back.
+    pub num_drafts: usize,
+    /// Such rows of its last step that were right.
+    pub num_accepted: usize,
 }
 
 impl<'a> Chunk<'a> {
@@ -52,7 +57,14 @@ impl<'a> Chunk<'a> {
     /// Rows of a decoder-only model.
     #[must_use]
     pub fn new(sequence: usize, num_computed: usize, token_ids: &'a [i64]) -> Self {
-        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids: &[] }
+        let (source_ids, num_drafts, num_accepted): (&[i64], _, _) = (&[], 0, 0);
+        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids, num_drafts, num_accepted }
+    }
+
+    /// The last `num_drafts` rows may be taken back; of those of the step before, `num_accepted` were right.
+    #[must_use]
+    pub fn with_drafts(self, num_drafts: usize, num_accepted: usize) -> Self {
+        Self { num_drafts, num_accepted, ..self }
     }
 }
 
@@ -98,7 +110,15 @@ impl CpuModel {
         Self::build_with(plugin, source, &options(max_len, kv_dtype, Numerics { activations }))
     }
 
-    fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
+    /// Opens any model.
+    ///
+    /// # Errors
+    /// The model cannot be built.
+    pub fn build_with(
+        plugin: PluginModule_Ref,
+        source: &ModelSource,
+        options: &RunnerOptions,
+    ) -> Result<Self> {
         let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
         let max_len = built.runner.limits().max_model_len;
         Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
@@ -155,6 +175,8 @@ impl CpuModel {
         };
         Ok(BatchSeq {
             num_tokens: chunk.token_ids.len(),
+            num_drafts: chunk.num_drafts,
+            num_accepted: chunk.num_accepted,
             num_computed: chunk.num_computed,
             block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
             state_slot: StateSlot(chunk.sequence as u32),
@@ -200,7 +222,9 @@ fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
     Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
 }
 
-fn options(max_len: usize, kv_dtype: KvDtype, numerics: Numerics) -> RunnerOptions {
+/// For a few sequences of up to `max_len` tokens.
+#[must_use]
+pub fn options(max_len: usize, kv_dtype: KvDtype, numerics: Numerics) -> RunnerOptions {
     RunnerOptions {
         threads: 2,
         isa: Isa::detect(),
@@ -212,7 +236,8 @@ fn options(max_len: usize, kv_dtype: KvDtype, numerics: Numerics) -> RunnerOptio
         block_size: BLOCK_SIZE,
         kv_cache_bytes: None,
         num_state_snapshots: None,
-        load_mtp: true,
+        mtp: MtpHead::Optional,
+        max_num_drafts: MAX_DRAFTS,
         strict_weights: true,
         ignored_tensors: Vec::new(),
         taps: Taps::Keep,

@@ -1,11 +1,25 @@
 //! A model behind the scheduler, as clients reach it.
 
 use anyhow::{Result, bail};
-use metrale_core::exec::ModelRunner;
 use metrale_core::exec::sample::PositionLogprobs;
+use metrale_core::exec::{ModelRunner, StepRunner};
 use metrale_core::sched::{
     EngineHandle, Event, GenerateRequest, Generation, SamplingParams, SchedulerConfig,
 };
+use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
+
+/// Starts the scheduler of a model that drafts with its multi-token-prediction head, so many tokens at a time; 0 for none.
+#[must_use]
+pub fn serve_drafting(
+    runner: impl StepRunner + 'static,
+    enable_prefix_caching: bool,
+    num_speculative_tokens: usize,
+) -> EngineHandle {
+    let speculative = SpeculativeConfig { method: DraftMethod::Mtp, num_speculative_tokens };
+    let speculative = (num_speculative_tokens > 0).then_some(speculative);
+    let config = SchedulerConfig { enable_prefix_caching, speculative, ..SchedulerConfig::default() };
+    EngineHandle::spawn(Box::new(runner), config)
+}
 
 /// Starts the scheduler of a model.
 #[must_use]

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use metrale_core::device::cpu::Numerics;
+use metrale_core::factory::RunnerOptions;
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
 use serde_json::Value as Json;
 
-use crate::cpu::CpuModel;
+use crate::cpu::{CpuModel, options};
 
 /// A directory of `tests/models`.
 #[derive(Debug)]
@@ -37,8 +39,16 @@ impl Trained {
     /// # Errors
     /// It cannot be built.
     pub fn load(&self, plugin: PluginModule_Ref, max_len: usize, kv_dtype: KvDtype) -> Result<CpuModel> {
-        let source = ModelSource::open(&self.directory)?;
-        CpuModel::build(plugin, &source, max_len, kv_dtype, Activations::F32)
+        let numerics = Numerics { activations: Activations::F32 };
+        self.load_with(plugin, &options(max_len, kv_dtype, numerics))
+    }
+
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn load_with(&self, plugin: PluginModule_Ref, options: &RunnerOptions) -> Result<CpuModel> {
+        CpuModel::build_with(plugin, &ModelSource::open(&self.directory)?, options)
     }
 }
 

@@ -46,7 +46,16 @@ const MAX_LEN: usize = 64;
 /// Rows `num_computed..num_computed + num_tokens` of sequence `index`.
 fn seq(index: u32, num_computed: usize, num_tokens: usize) -> BatchSeq {
     let block_table = (0..4).map(|i| BlockId(1 + index * 4 + i)).collect();
-    BatchSeq { num_tokens, num_computed, block_table, state_slot: StateSlot(index), source: None }
+    let state_slot = StateSlot(index);
+    BatchSeq {
+        num_tokens,
+        num_drafts: 0,
+        num_accepted: 0,
+        num_computed,
+        block_table,
+        state_slot,
+        source: None,
+    }
 }
 
 fn batch(seqs: Vec<BatchSeq>) -> Batch {

@@ -39,7 +39,7 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("cli", &["server", "sched", "exec", "weights", "plugin", "config", "error"]),
+    ("cli", &["server", "sched", "speculative", "exec", "weights", "plugin", "config", "error"]),
 ];
 
 /// Where `unsafe` is allowed: the two ends of the plugin boundary, memory maps, kernels, replays of recorded

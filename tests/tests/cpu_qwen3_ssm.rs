@@ -22,5 +22,6 @@ promises! {
     an_abandoned_sequence_leaves_nothing: F32 => an_abandoned_sequence_leaves_nothing;
     a_snapshot_continues_with_the_same_bits: F32 => a_snapshot_continues_with_the_same_bits;
     the_mtp_head_matches_transformers: F32 => mtp_matches;
+    rejected_drafts_leave_no_trace: F32 => rejected_drafts_leave_no_trace;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
 }

@@ -79,10 +79,12 @@ impl StepRunner for ModelRunner {
 }
 
 impl ModelRunner {
-    /// Bytes of weights that a step of one row reads.
+    /// Bytes of weights that a step of one row reads, with those for as many drafts as it can have.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {
-        self.text.weight_bytes_per_step() + self.lm_head.weight_bytes_per_step()
+        let head = self.lm_head.weight_bytes_per_step();
+        let draft = self.mtp.first().map_or(0, |mtp| mtp.weight_bytes_per_step() + head);
+        self.text.weight_bytes_per_step() + head + self.limits.max_num_drafts * draft
     }
 
     /// Rows of an output of the text plan after a step; with [`Taps::Keep`](crate::lower::Taps) also `hidden.<layer>`.

@@ -115,7 +115,7 @@ impl Driver {
             }
             None => return,
         }
-        self.scheduler.complete(&mut self.plan, &self.logits);
+        self.scheduler.complete(&mut self.plan, &self.logits, &mut self.draft_plan);
         if !self.plan.saves.is_empty()
             && let Some(Err(error)) = self.guarded(Self::save_snapshots)
         {

@@ -13,6 +13,7 @@ use super::sampling::SamplingDefaults;
 use super::text::Text;
 use crate::error::EngineError;
 use crate::sched::{Event, GenerateRequest};
+use crate::speculative::DraftStats;
 
 /// The events of one generation. Dropping it aborts the generation.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
@@ -44,6 +45,8 @@ pub struct Snapshot {
     pub num_blocks: usize,
     /// Tokens per page.
     pub block_size: usize,
+    /// What speculative decoding has come to since the start.
+    pub drafts: DraftStats,
     /// New requests are refused.
     pub draining: bool,
     /// The engine can still run steps.

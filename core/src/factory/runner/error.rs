@@ -72,6 +72,17 @@ pub enum BuildError {
         /// As many sequences as fit.
         fits: u64,
     },
+    /// Drafts were asked for, and the model has nothing to draft with.
+    #[error(
+        "error[P0604]: --speculative-config asks for drafts by a multi-token-prediction head, and {}\n   help: leave it out, or let \"method\" be \"ngram\", which needs no head",
+        if *is_described { "the checkpoint has no weights for it".to_owned() } else { format!("plugin `{plugin}` describes none for this model") }
+    )]
+    NoMtpHead {
+        /// Crate name.
+        plugin: String,
+        /// The plugin has the entry point; its weights are missing.
+        is_described: bool,
+    },
     /// The model needs something that this device does not do.
     #[error("error[P0501]: {0}")]
     Unsupported(String),

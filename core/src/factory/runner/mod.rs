@@ -26,6 +26,17 @@ use weights::resolve_all;
 /// Rows of one pass through the head.
 const LM_HEAD_ROWS: usize = 64;
 
+/// What to do with the multi-token-prediction head of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtpHead {
+    /// Leave it out.
+    Skip,
+    /// Load it where there is one.
+    Optional,
+    /// A model without one cannot be built.
+    Required,
+}
+
 /// What a user decides about a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
@@ -49,8 +60,8 @@ pub struct RunnerOptions {
     pub kv_cache_bytes: Option<u64>,
     /// Copies of recurrent state that prefixes can be continued from; chosen by their size if `None`.
     pub num_state_snapshots: Option<usize>,
-    /// Load the multi-token-prediction head, where there is one.
-    pub load_mtp: bool,
+    /// What to do with a multi-token-prediction head.
+    pub mtp: MtpHead,
     /// Most rows of a sequence in one step that may be taken back.
     pub max_num_drafts: usize,
     /// Tensors that nothing asks for are an error.
@@ -117,8 +128,12 @@ pub fn build_runner(
 
     let traced = trace(module, attrs, source, &plugin)?;
     let mut weights = resolve_all(&traced, source, options, &plugin, &mut notes)?;
-    if !options.load_mtp && !weights.mtp.is_empty() {
-        weights.mtp.clear();
+    match options.mtp {
+        MtpHead::Required if weights.mtp.is_empty() => {
+            return Err(BuildError::NoMtpHead { plugin, is_described: !traced.mtp.is_empty() });
+        }
+        MtpHead::Optional | MtpHead::Required => {}
+        MtpHead::Skip => weights.mtp.clear(),
     }
     let states = all_states(&traced, weights.mtp.len());
     let plans = lower_all(&traced, &weights, &states, options.taps)?;

@@ -15,8 +15,8 @@ use super::{Running, Scheduler};
 #[derive(Debug, Default)]
 pub(in crate::sched) struct DraftPlan {
     pub(in crate::sched) batch: DraftBatch,
-    /// Index among the running sequences of each sequence in the batch.
-    indices: Vec<usize>,
+    /// Index among the running sequences of each sequence in the batch; `None` if it has ended.
+    indices: Vec<Option<usize>>,
 }
 
 /// As much of a configuration as a runner can do.
@@ -35,8 +35,6 @@ impl Scheduler {
     /// Proposes what needs no model, and collects what the drafter needs to know after the step that was completed. False
     /// if there is nothing to ask it.
     pub(in crate::sched) fn plan_drafts(&mut self, plan: &mut DraftPlan) -> bool {
-        plan.batch.clear();
-        plan.indices.clear();
         let Some(config) = self.speculative else { return false };
         let num_decoding = self.running.iter().filter(|r| r.seq.num_pending() == 1).count();
         let mut num_spare_rows = self.max_num_batched_tokens.saturating_sub(num_decoding);
@@ -47,15 +45,14 @@ impl Scheduler {
         for index in 0..self.running.len() {
             let most = self.num_useful_drafts(&self.running[index].seq, config);
             let rows = std::mem::replace(&mut self.running[index].seq.drafting.new_rows, 0..0);
-            // Not computed in the step, or not to be continued.
-            if rows.is_empty() || most == 0 {
+            if rows.is_empty() || (most == 0 && !self.kv.shares_prefixes()) {
                 continue;
             }
             let is_decoding = self.running[index].seq.num_pending() == 1;
             let num_drafts = if is_decoding { most.min(num_spare_rows) } else { 0 };
             let num_drafts = self.reserve_drafts(index, num_drafts);
             match config.method {
-                DraftMethod::Mtp => plan.push(index, &self.running[index], rows, num_drafts),
+                DraftMethod::Mtp => plan.push(Some(index), &self.running[index], rows, num_drafts),
                 DraftMethod::Ngram(sizes) if num_drafts > 0 => {
                     let seq = &mut self.running[index].seq;
                     ngram::propose(&seq.tokens, sizes, num_drafts, &mut seq.drafting.tokens);
@@ -70,9 +67,11 @@ impl Scheduler {
 
     /// Takes in what the drafter left, for all sequences one after another.
     pub(in crate::sched) fn take_drafts(&mut self, plan: &DraftPlan, mut drafts: &[u32]) {
-        for (&index, &num_drafts) in plan.indices.iter().zip(&plan.batch.num_drafts) {
+        for (index, &num_drafts) in plan.indices.iter().zip(&plan.batch.num_drafts) {
             let (own, rest) = drafts.split_at(num_drafts.min(drafts.len()));
-            self.running[index].seq.drafting.tokens.extend_from_slice(own);
+            if let Some(index) = *index {
+                self.running[index].seq.drafting.tokens.extend_from_slice(own);
+            }
             drafts = rest;
         }
     }
@@ -80,6 +79,16 @@ impl Scheduler {
     /// From now on nothing is drafted.
     pub(in crate::sched) fn stop_drafting(&mut self) {
         self.speculative = None;
+    }
+
+    /// Lets the drafter see the last slots of a sequence that has ended: other sequences may continue from its pages, which
+    /// nobody takes before the drafter has written to them.
+    pub(super) fn plan_last_slots(&mut self, index: usize, plan: &mut DraftPlan) {
+        if !self.needs_drafter() || !self.kv.shares_prefixes() {
+            return;
+        }
+        let running = &self.running[index];
+        plan.push(None, running, running.seq.drafting.new_rows.clone(), 0);
     }
 
     /// Counts the drafts of a step and gives their pages back.
@@ -120,20 +129,36 @@ impl Scheduler {
 }
 
 impl DraftPlan {
+    pub(super) fn clear(&mut self) {
+        self.batch.clear();
+        self.indices.clear();
+    }
+
     /// Adds the slots of a sequence whose newest computed tokens have their hidden states in `rows` of the step.
-    fn push(&mut self, index: usize, Running { seq, slot }: &Running, rows: Range<usize>, num_drafts: usize) {
+    fn push(
+        &mut self,
+        index: Option<usize>,
+        Running { seq, slot }: &Running,
+        rows: Range<usize>,
+        num_drafts: usize,
+    ) {
         let DraftBatch { slots, hidden_rows, num_drafts: all_num_drafts } = &mut self.batch;
         let first_slot = seq.num_computed - rows.len();
-        slots.token_ids.extend_from_slice(&seq.tokens[first_slot + 1..=seq.num_computed]);
+        // The last token of an ended sequence may be computed, and no token follows it.
+        let next_ids = &seq.tokens[first_slot + 1..seq.tokens.len().min(seq.num_computed + 1)];
+        if next_ids.is_empty() {
+            return;
+        }
+        slots.token_ids.extend_from_slice(next_ids);
         if num_drafts > 0 {
             slots.logits_rows.push(slots.token_ids.len() - 1);
         }
         let entry = slots.reuse_seq(self.indices.len());
-        entry.num_tokens = rows.len();
+        entry.num_tokens = next_ids.len();
         entry.num_computed = first_slot;
         entry.block_table.extend_from_slice(seq.table.blocks());
         entry.state_slot = *slot;
-        hidden_rows.extend(rows);
+        hidden_rows.extend(rows.take(next_ids.len()));
         all_num_drafts.push(num_drafts);
         self.indices.push(index);
     }

@@ -188,8 +188,14 @@ impl Scheduler {
         plan.finish();
     }
 
-    /// Takes in the results of a step that was computed.
-    pub(in crate::sched) fn complete(&mut self, plan: &mut StepPlan, logits: &Logits) {
+    /// Takes in the results of a step that was computed. `drafts` learns of the sequences that end with it.
+    pub(in crate::sched) fn complete(
+        &mut self,
+        plan: &mut StepPlan,
+        logits: &Logits,
+        drafts: &mut DraftPlan,
+    ) {
+        drafts.clear();
         let now = Instant::now();
         self.metrics.iteration_tokens.record(plan.batch.num_tokens() as f64);
         for scheduled in &plan.seqs {
@@ -201,6 +207,7 @@ impl Scheduler {
             if let Event::Finished { .. } = event {
                 self.metrics.record_times(&self.running[index].seq.timeline, now);
             }
+            self.plan_last_slots(index, drafts);
             self.end_running(index, |_| event);
         }
         self.ended = ended;
