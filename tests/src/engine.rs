@@ -8,15 +8,19 @@ use metrale_core::sched::{
 };
 use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
 
-/// Starts the scheduler of a model that drafts with its multi-token-prediction head, so many tokens at a time; 0 for none.
+/// So many drafts at a time by a model's multi-token-prediction head.
+#[must_use]
+pub fn by_mtp(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
+    Some(SpeculativeConfig { method: DraftMethod::Mtp, num_speculative_tokens })
+}
+
+/// Starts the scheduler of a model, with drafts or without.
 #[must_use]
 pub fn serve_drafting(
     runner: impl StepRunner + 'static,
     enable_prefix_caching: bool,
-    num_speculative_tokens: usize,
+    speculative: Option<SpeculativeConfig>,
 ) -> EngineHandle {
-    let speculative = SpeculativeConfig { method: DraftMethod::Mtp, num_speculative_tokens };
-    let speculative = (num_speculative_tokens > 0).then_some(speculative);
     let config = SchedulerConfig { enable_prefix_caching, speculative, ..SchedulerConfig::default() };
     EngineHandle::spawn(Box::new(runner), config)
 }

@@ -52,7 +52,7 @@ const UNSAFE: &[&str] = &[
     "kernels/tests/cuda/graph.rs",
     "plugin-api/src/abi.rs",
     "plugin-api/src/export.rs",
-    "tests/tests/allocations.rs",
+    "tests/src/allocations.rs",
 ];
 
 /// The only files that may name the crates of the plugin boundary.

@@ -12,10 +12,12 @@ use metrale_core::exec::{
 };
 use metrale_core::factory::{MtpHead, RunnerOptions};
 use metrale_core::sched::{EngineHandle, GenerateRequest, SamplingParams};
+use metrale_core::speculative::ngram::NgramSizes;
+use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_tests::cpu::options;
-use metrale_tests::engine::{Answer, greedy, run_together, serve_drafting};
+use metrale_tests::engine::{Answer, by_mtp, greedy, run_together, serve_drafting};
 use metrale_tests::trained::{Trained, list};
 
 const MAX_LEN: usize = 256;
@@ -66,19 +68,21 @@ fn settled(engine: &EngineHandle) {
 #[test]
 fn drafts_do_not_change_a_bit_of_the_answers() {
     let requests = requests();
-    let plain = serve_drafting(runner(|o| o.mtp = MtpHead::Skip), true, 0);
+    let plain = serve_drafting(runner(|o| o.mtp = MtpHead::Skip), true, None);
     let expected = bits(&run_together(&plain, &requests).unwrap());
-    for num_drafts in 1..=3 {
-        let engine = serve_drafting(runner(|_| ()), true, num_drafts);
+    let by_ngram = DraftMethod::Ngram(NgramSizes { min: 1, max: 4 });
+    let by_ngram = SpeculativeConfig { method: by_ngram, num_speculative_tokens: 3 };
+    for speculative in [by_mtp(1), by_mtp(2), by_mtp(3), Some(by_ngram)] {
+        let engine = serve_drafting(runner(|_| ()), true, speculative);
         // Together, then again from cached prefixes and state snapshots, then some alone.
         for _ in 0..2 {
-            assert_eq!(bits(&run_together(&engine, &requests).unwrap()), expected, "{num_drafts} drafts");
+            assert_eq!(bits(&run_together(&engine, &requests).unwrap()), expected, "{speculative:?}");
         }
         for (request, expected) in requests.iter().zip(&expected).step_by(5) {
             let alone = run_together(&engine, std::slice::from_ref(request)).unwrap();
-            assert_eq!(bits(&alone)[0], *expected, "{num_drafts} drafts");
+            assert_eq!(bits(&alone)[0], *expected, "{speculative:?}");
         }
-        println!("{num_drafts} drafts: {}", engine.snapshot().drafts);
+        println!("{speculative:?}: {}", engine.snapshot().drafts);
         assert!(engine.snapshot().drafts.num_accepted_tokens() > 500);
     }
 }
@@ -86,7 +90,7 @@ fn drafts_do_not_change_a_bit_of_the_answers() {
 #[test]
 fn preemption_and_aborts_between_drafts_do_not_change_a_bit() {
     let requests = requests();
-    let plain = serve_drafting(runner(|_| ()), true, 0);
+    let plain = serve_drafting(runner(|_| ()), true, None);
     let expected = bits(&run_together(&plain, &requests).unwrap());
     // Pages for about three of the eight sequences that could run.
     let small = |o: &mut RunnerOptions| {
@@ -94,7 +98,7 @@ fn preemption_and_aborts_between_drafts_do_not_change_a_bit() {
         o.kv_cache_bytes = Some(18 * 16 * 3 * 2 * 2 * 64 * 4);
     };
     for enable_prefix_caching in [false, true] {
-        let engine = serve_drafting(runner(small), enable_prefix_caching, 3);
+        let engine = serve_drafting(runner(small), enable_prefix_caching, by_mtp(3));
         let aborted = std::thread::spawn({
             let (engine, requests) = (engine.clone(), requests.clone());
             move || {
@@ -148,7 +152,7 @@ impl StepRunner for Recorder {
 /// How many drafts each step of each prompt accepted, as golden.json counts them.
 fn accept_lengths(prompts: &[Vec<u32>], num_drafts: usize, num_tokens: usize) -> Vec<Vec<usize>> {
     let (log, steps) = channel();
-    let engine = serve_drafting(Recorder { runner: runner(|_| ()), log }, false, num_drafts);
+    let engine = serve_drafting(Recorder { runner: runner(|_| ()), log }, false, by_mtp(num_drafts));
     // Some more tokens than counted, so that every counted step has all its drafts and a step after it.
     let ignoring = |p: &Vec<u32>| {
         let sampling = SamplingParams { ignore_eos: true, ..greedy(p, num_tokens + 16).sampling };

@@ -124,6 +124,47 @@ fn sampling_and_everything_reported_about_it_do_not_depend_on_drafts() {
     assert!(ends.iter().any(|e| matches!(e, Some(FinishReason::Stop { token: Some(_) }))));
 }
 
+/// The three most likely tokens with their chances.
+fn top_three(model: FakeModel) -> Vec<(u32, f64)> {
+    let mut logits: Vec<(u32, f64)> = (0..).zip(model.logits(VOCAB_SIZE).map(f64::from)).collect();
+    logits.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let total: f64 = logits[..3].iter().map(|l| l.1.exp()).sum();
+    logits[..3].iter().map(|(token, l)| (*token, l.exp() / total)).collect()
+}
+
+#[test]
+fn chance_is_the_models_own_with_drafts() {
+    const NUM: usize = 4000;
+    let prompt = [1, 2, 3];
+    let sampling = SamplingParams { top_k: 3, max_tokens: 6, ..SamplingParams::default() };
+    let requests = vec![request(&prompt, sampling); NUM];
+    for percent_right in [50, 100] {
+        let config = SchedulerConfig { seed: Some(5), ..drafting(2) };
+        let engine = engine(limits(), config, percent_right);
+        let found = texts(&run_together(&engine, &requests));
+        let accepted = settled(&engine).drafts.num_accepted_tokens();
+        assert!(percent_right < 100 || accepted > NUM as u64, "{accepted}");
+        let mut chi_square = 0.0;
+        let mut start = FakeModel::default();
+        prompt.iter().for_each(|t| start.push(*t));
+        for (a, chance_a) in top_three(start) {
+            let mut after_a = start;
+            after_a.push(a);
+            for (b, chance_b) in top_three(after_a) {
+                let mut after_b = after_a;
+                after_b.push(b);
+                for (c, chance_c) in top_three(after_b) {
+                    let expected = NUM as f64 * chance_a * chance_b * chance_c;
+                    let count = found.iter().filter(|text| text[..3] == [a, b, c]).count();
+                    chi_square += (count as f64 - expected).powi(2) / expected;
+                }
+            }
+        }
+        // 26 degrees of freedom: 54.1 is exceeded once in a thousand.
+        assert!(chi_square < 54.1, "{chi_square}");
+    }
+}
+
 #[test]
 fn a_stop_token_among_the_drafts_ends_the_text_there() {
     let prompt = [1, 2, 3, 4, 5];
