@@ -52,7 +52,7 @@ impl Op {
 
     /// Numbers per row that are kept of a draft: all inputs but the query.
     fn kept_width(self) -> usize {
-        let skipped = if matches!(self, Self::Conv) { 0 } else { 1 };
+        let skipped = usize::from(!matches!(self, Self::Conv));
         self.inputs()[skipped..].iter().sum()
     }
 
