@@ -8,6 +8,7 @@ pub mod differences;
 pub mod engine;
 pub mod golden;
 pub mod interpreter;
+pub mod model;
 pub mod npy;
 pub mod quantized;
 pub mod trained;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use metrale_core::device::cpu::Numerics;
 use metrale_core::factory::RunnerOptions;
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype;
@@ -11,7 +10,7 @@ use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
 use serde_json::Value as Json;
 
-use crate::cpu::{CpuModel, options};
+use crate::cpu::{CpuModel, Setup, options};
 
 /// A directory of `tests/models`.
 #[derive(Debug)]
@@ -39,8 +38,7 @@ impl Trained {
     /// # Errors
     /// It cannot be built.
     pub fn load(&self, plugin: PluginModule_Ref, max_len: usize, kv_dtype: KvDtype) -> Result<CpuModel> {
-        let numerics = Numerics { activations: Activations::F32 };
-        self.load_with(plugin, &options(max_len, kv_dtype, numerics))
+        self.load_with(plugin, &options(max_len, Setup::cpu(kv_dtype, Activations::F32)))
     }
 
     /// Loads the model.

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use metrale_core::device::cpu::Numerics;
 use metrale_core::exec::{Batch, BatchSeq, BlockId, DraftBatch, Logits, ModelRunner, StateSlot, StepRunner};
 use metrale_core::factory::{build_runner, open_attrs};
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_tests::allocations::{Counting, of_fifty};
-use metrale_tests::cpu::options;
+use metrale_tests::cpu::{Setup, options};
 use metrale_tests::trained::Trained;
 
 #[global_allocator]
@@ -48,7 +47,7 @@ fn dense_hybrid() -> ModelRunner {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let source = ModelSource::open_config(directory.path()).unwrap();
-    let options = options(64, KvDtype::F32, Numerics { activations: Activations::F32 });
+    let options = options(64, Setup::cpu(KvDtype::F32, Activations::F32));
     let attrs = open_attrs(&source, options.max_model_len);
     build_runner(metrale_qwen3_ssm::plugin_module(), &attrs, None, &options).unwrap().runner
 }

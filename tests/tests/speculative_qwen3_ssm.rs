@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
 
 use metrale_core::EngineError;
-use metrale_core::device::cpu::Numerics;
 use metrale_core::exec::{
     Batch, Drafter, Logits, ModelRunner, RunnerLimits, StateSlot, StateSnapshots, StepRunner,
 };
@@ -16,7 +15,7 @@ use metrale_core::speculative::ngram::NgramSizes;
 use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
-use metrale_tests::cpu::options;
+use metrale_tests::cpu::{Setup, options};
 use metrale_tests::engine::{Answer, by_mtp, greedy, run_together, serve_drafting};
 use metrale_tests::trained::{Trained, list};
 
@@ -27,8 +26,8 @@ fn trained() -> Trained {
 }
 
 fn runner(change: impl FnOnce(&mut RunnerOptions)) -> ModelRunner {
-    let numerics = Numerics { activations: Activations::F32 };
-    let mut options = RunnerOptions { max_num_seqs: 8, ..options(MAX_LEN, KvDtype::F32, numerics) };
+    let setup = Setup::cpu(KvDtype::F32, Activations::F32);
+    let mut options = RunnerOptions { max_num_seqs: 8, ..options(MAX_LEN, setup) };
     change(&mut options);
     trained().load_with(metrale_qwen3_ssm::plugin_module(), &options).unwrap().runner
 }

@@ -62,7 +62,7 @@ struct Decode {
     steps_per_second: f64,
     /// More than 1 with speculative decoding.
     tokens_per_step: f64,
-    /// Bytes of weights read per second, of what the memory gives.
+    /// Bytes of weights read per second, those of a drafter aside, of what the memory gives.
     memory_share: f64,
 }
 

@@ -9,6 +9,7 @@ mod bench;
 mod doctor;
 mod logging;
 mod plugins;
+mod report;
 mod run;
 mod serve;
 
@@ -61,7 +62,7 @@ pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel) -> ExitCode {
     match dispatch(command, &settings, load) {
         Ok(code) => code,
         Err(error) => {
-            let text = format!("{error:#}");
+            let text = report::one_line(&error);
             // Errors of plugins and weights carry a code of their own.
             let prefix = if text.starts_with("error[") { "" } else { "error: " };
             eprintln!("{prefix}{text}");

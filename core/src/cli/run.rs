@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{LoadModel, logging};
+use super::{LoadModel, logging, report};
 use crate::config::{EngineConfig, Setting};
 use crate::sched::GenerateRequest;
 use crate::server::generation::{Generation, OutputOptions};
@@ -117,7 +117,7 @@ impl Session<'_> {
             match answer {
                 Ok(answer) => messages.push(json!({ "role": "assistant", "content": answer })),
                 Err(error) => {
-                    eprintln!("error: {error:#}");
+                    eprintln!("error: {}", report::one_line(&error));
                     messages.pop();
                 }
             }

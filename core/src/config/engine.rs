@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
 
-use super::size::{parse_count, parse_size};
+use super::size::{parse_count, parse_share, parse_size};
 use crate::speculative::SpeculativeConfig;
 
 /// Flags of the model, its plugins, memory and threads.
@@ -52,6 +52,9 @@ pub struct EngineConfig {
     /// Size of the KV cache (4G, 512M); chosen from free memory if left out.
     #[arg(long, value_name = "BYTES", env = "METRALE_KV_CACHE_MEMORY_BYTES", value_parser = parse_size, help_heading = "Scheduling and memory")]
     pub kv_cache_memory_bytes: Option<u64>,
+    /// Share of a GPU's memory that weights, caches and activations may take, when `--kv-cache-memory-bytes` is left out.
+    #[arg(long, value_name = "SHARE", env = "METRALE_GPU_MEMORY_UTILIZATION", default_value = "0.9", value_parser = parse_share, help_heading = "Scheduling and memory")]
+    pub gpu_memory_utilization: f32,
     /// Tokens per page of the KV cache.
     #[arg(long, value_name = "TOKENS", env = "METRALE_BLOCK_SIZE", default_value = "16", value_parser = parse_count, help_heading = "Scheduling and memory")]
     pub block_size: usize,
@@ -87,6 +90,9 @@ pub struct EngineConfig {
         help_heading = "Device and weights"
     )]
     pub device: DeviceChoice,
+    /// Launch every kernel of a step on its own instead of replaying recorded steps; GPU only.
+    #[arg(long, env = "METRALE_ENFORCE_EAGER", value_parser = BoolishValueParser::new(), help_heading = "Device and weights")]
+    pub enforce_eager: bool,
     /// CPU threads for the model; as many as the system offers if left out.
     #[arg(long, value_name = "N", env = "METRALE_THREADS", value_parser = parse_count, help_heading = "Device and weights")]
     pub threads: Option<usize>,

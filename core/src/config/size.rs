@@ -27,6 +27,12 @@ pub fn parse_count(text: &str) -> Result<usize, SizeError> {
     usize::try_from(size).map_err(|_| SizeError::TooLarge { found: text.to_owned() })
 }
 
+/// Parses a share, above 0 and at most 1.
+pub(super) fn parse_share(text: &str) -> Result<f32, SizeError> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| SizeError::NotAShare { found: text.to_owned() })
+}
+
 fn scale(suffix: &str) -> Option<u64> {
     Some(match suffix {
         "" | "B" => 1,
@@ -59,6 +65,12 @@ pub enum SizeError {
         /// The text as given.
         found: String,
     },
+    /// Not a number above 0 and at most 1.
+    #[error("expected a number above 0 and at most 1, found `{found}`")]
+    NotAShare {
+        /// The text as given.
+        found: String,
+    },
     /// Zero where a positive count is needed.
     #[error("expected a positive number, found 0")]
     Zero,
@@ -86,6 +98,10 @@ mod tests {
             assert!(parse_size(text).is_err(), "{text}");
         }
         assert_eq!(parse_count("0"), Err(SizeError::Zero));
+        assert_eq!(parse_share("0.9"), Ok(0.9));
+        for text in ["0", "1.1", "-1", "NaN", "half"] {
+            assert!(parse_share(text).is_err(), "{text}");
+        }
         assert!(matches!(parse_size("99999999999T"), Err(SizeError::TooLarge { .. })));
     }
 }

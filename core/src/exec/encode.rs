@@ -2,16 +2,14 @@
 
 use super::runner::device_error;
 use super::{Batch, BatchSource, ModelRunner};
-use crate::device::cpu::{LOCAL_PAGE, StepContext};
+use crate::device::{Entry, LOCAL_PAGE, StepContext};
 use crate::error::EngineError;
 
 impl ModelRunner {
     /// Encodes the sources of all sequences that start with this step. A source is encoded whole, beside as many others
     /// as the encoder's buffers hold.
     pub(super) fn encode(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        let Some(max_rows) = self.encoder.as_ref().map(crate::device::cpu::CpuPlan::max_rows) else {
-            return Ok(());
-        };
+        let Some(max_rows) = self.encoder_rows else { return Ok(()) };
         let starting = batch.seqs.iter().filter(|s| s.num_computed == 0).filter_map(|s| s.source.as_ref());
         let (mut group, mut rows) = (Vec::new(), 0);
         for source in starting {
@@ -27,7 +25,9 @@ impl ModelRunner {
     }
 
     fn encode_group(&mut self, group: &[&BatchSource]) -> Result<(), EngineError> {
-        let Some(encoder) = self.encoder.as_mut().filter(|_| !group.is_empty()) else { return Ok(()) };
+        if group.is_empty() {
+            return Ok(());
+        }
         self.source_ids.clear();
         self.sources.clear();
         for source in group {
@@ -42,13 +42,14 @@ impl ModelRunner {
             sequences: &self.sources.sequences(),
             ..StepContext::default()
         };
-        let device = &mut self.device;
-        encoder.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)
+        self.device.run(Entry::Encoder, &context).map_err(device_error)
     }
 
     /// Rows of an output of the encoder after a step that encoded one group: `encoder_hidden`.
-    #[must_use]
-    pub fn encoder_output(&self, name: &str, rows: usize) -> Option<&[f32]> {
-        self.encoder.as_ref()?.output(name, rows)
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn encoder_output(&self, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
+        self.device.read_output(Entry::Encoder, name, rows).map_err(device_error)
     }
 }

@@ -3,7 +3,6 @@
 pub mod batch;
 pub mod draft;
 mod encode;
-mod head;
 mod mtp;
 mod rows;
 pub mod runner;

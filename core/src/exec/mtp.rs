@@ -5,10 +5,9 @@
 //! trunk has computed what really stands there.
 
 use super::draft::{DraftBatch, Drafter};
-use super::head::compute_logits;
-use super::runner::device_error;
+use super::runner::{TEXT_OUTPUT, compute_logits, device_error};
 use super::{Batch, Logits, ModelRunner, sample};
-use crate::device::cpu::StepContext;
+use crate::device::{Entry, StepContext};
 use crate::error::EngineError;
 
 /// What passes from one draft to the next; buffers are reused.
@@ -18,18 +17,19 @@ pub(crate) struct Chain {
     token_ids: Vec<u32>,
     /// The same sequences' rows in the pass before, whose output is fed back.
     rows: Vec<usize>,
-    /// `[those rows, hidden_size]`
-    hidden: Vec<f32>,
     /// Rows whose logits are wanted: all of them.
     wanted: Vec<usize>,
     logits: Logits,
 }
 
+/// The depth that drafts.
+const DRAFTER: Entry = Entry::Mtp(0);
+
 impl ModelRunner {
     /// MTP depths that were loaded.
     #[must_use]
     pub fn num_mtp_layers(&self) -> usize {
-        self.mtp.len()
+        self.device.num_mtp_layers()
     }
 
     /// Runs one MTP depth over slots: row i holds a hidden state (`hidden: [rows, hidden_size]`) and, in `batch`, the
@@ -45,57 +45,41 @@ impl ModelRunner {
         logits: &mut Logits,
     ) -> Result<(), EngineError> {
         self.check(batch)?;
-        let input = self.mtp_input(depth, batch.num_tokens())?;
-        if input.len() != hidden.len() {
-            return Err(EngineError::Internal(format!(
-                "{} hidden values for {} rows of an MTP head that takes {}",
-                hidden.len(),
-                batch.num_tokens(),
-                input.len()
-            )));
-        }
-        input.copy_from_slice(hidden);
+        let entry = Entry::Mtp(depth);
+        self.device.write_input((entry, "hidden"), batch.num_tokens(), hidden).map_err(device_error)?;
         self.rows.fill(&batch.seqs, self.limits.block_size);
-        self.run_mtp(depth, &batch.token_ids, &batch.logits_rows, logits)
+        self.run_mtp(entry, &batch.token_ids, &batch.logits_rows, logits)
     }
 
     /// Rows of an output of an MTP depth after [`ModelRunner::mtp`]: `recycle` is what the next depth is fed with.
-    #[must_use]
-    pub fn mtp_output(&self, depth: usize, name: &str, rows: usize) -> Option<&[f32]> {
-        self.mtp.get(depth)?.output(name, rows)
-    }
-
-    fn mtp_input(&mut self, depth: usize, rows: usize) -> Result<&mut [f32], EngineError> {
-        let loaded = self.mtp.len();
-        let plan = self.mtp.get_mut(depth).ok_or_else(|| {
-            EngineError::Internal(format!("MTP depth {depth} of a model with {loaded} loaded"))
-        })?;
-        Ok(plan.input_mut("hidden", rows).unwrap_or(&mut []))
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn mtp_output(&self, depth: usize, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
+        self.device.read_output(Entry::Mtp(depth), name, rows).map_err(device_error)
     }
 
     /// Runs a depth whose input is filled, over the rows of `self.rows`.
     fn run_mtp(
         &mut self,
-        depth: usize,
+        entry: Entry,
         next_ids: &[u32],
         wanted: &[usize],
         logits: &mut Logits,
     ) -> Result<(), EngineError> {
-        let rows = next_ids.len();
         let context = StepContext {
-            rows,
+            rows: next_ids.len(),
             token_ids: next_ids,
             positions: &self.rows.positions,
             slots: &self.rows.slots,
             sequences: &self.rows.sequences(),
             state_slots: &self.rows.state_slots,
+            logits_rows: wanted,
             ..StepContext::default()
         };
-        let (plan, device) = (&mut self.mtp[depth], &mut self.device);
-        plan.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
+        self.device.run(entry, &context).map_err(device_error)?;
         logits.vocab_size = self.limits.vocab_size;
-        let hidden = plan.output("head_in", rows).unwrap_or(&[]);
-        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), wanted, logits)
+        compute_logits(&mut *self.device, (entry, "head_in"), wanted, logits)
     }
 
     /// Refuses a batch that does not follow from the last step.
@@ -123,30 +107,20 @@ impl ModelRunner {
 
     /// The first drafts, from the trunk's hidden states.
     fn draft_first(&mut self, batch: &DraftBatch, logits: &mut Logits) -> Result<(), EngineError> {
-        let rows = batch.slots.num_tokens();
-        let hidden = self.text.output("final_hidden", self.num_rows).unwrap_or(&[]);
-        let input = self.mtp[0].input_mut("hidden", rows).unwrap_or(&mut []);
-        let width = input.len() / rows;
-        for (input, row) in input.chunks_exact_mut(width).zip(&batch.hidden_rows) {
-            input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
-        }
+        let (entry, output) = TEXT_OUTPUT;
+        let hidden = (entry, output, self.num_rows);
+        self.device.feed(hidden, &batch.hidden_rows, (DRAFTER, "hidden")).map_err(device_error)?;
         self.rows.fill(&batch.slots.seqs, self.limits.block_size);
-        self.run_mtp(0, &batch.slots.token_ids, &batch.slots.logits_rows, logits)
+        self.run_mtp(DRAFTER, &batch.slots.token_ids, &batch.slots.logits_rows, logits)
     }
 
     /// The next drafts, from the head's own output of the pass before, which had `num_rows` rows.
     fn draft_again(&mut self, chain: &mut Chain, num_rows: usize) -> Result<(), EngineError> {
-        let recycled = self.mtp[0].output("recycle", num_rows).unwrap_or(&[]);
-        let width = recycled.len() / num_rows;
-        chain.hidden.clear();
-        for row in &chain.rows {
-            chain.hidden.extend_from_slice(&recycled[row * width..(row + 1) * width]);
-        }
-        let rows = chain.token_ids.len();
-        self.mtp_input(0, rows)?.copy_from_slice(&chain.hidden);
+        let recycled = (DRAFTER, "recycle", num_rows);
+        self.device.feed(recycled, &chain.rows, (DRAFTER, "hidden")).map_err(device_error)?;
         chain.wanted.clear();
-        chain.wanted.extend(0..rows);
-        self.run_mtp(0, &chain.token_ids, &chain.wanted, &mut chain.logits)
+        chain.wanted.extend(0..chain.rows.len());
+        self.run_mtp(DRAFTER, &chain.token_ids, &chain.wanted, &mut chain.logits)
     }
 
     fn draft_all(

@@ -1,21 +1,16 @@
-//! The forward pass: one step of a model on the CPU device.
+//! The forward pass: one step of a model on its device.
 
-use metrale_kernels::cpu::Cpu;
-
-use super::head::compute_logits;
 use super::{Batch, BatchSeq, Chain, Drafter, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
-use crate::device::cpu::{CpuPlan, LaunchError, Numerics, States, StepContext};
+use crate::device::{Device, Entry, LaunchError, StepContext};
 use crate::error::EngineError;
 
-/// A loaded model: the plans of its entry points, its states, and the device that runs them.
+/// A loaded model on a device.
 #[derive(Debug)]
 pub struct ModelRunner {
-    pub(crate) device: Device,
-    pub(crate) text: CpuPlan,
-    pub(crate) lm_head: CpuPlan,
-    pub(crate) encoder: Option<CpuPlan>,
-    pub(crate) mtp: Vec<CpuPlan>,
+    pub(crate) device: Box<dyn Device>,
     pub(crate) limits: RunnerLimits,
+    /// Rows that the encoder takes at once; nothing for a model without one.
+    pub(crate) encoder_rows: Option<usize>,
     /// Slots for recurrent state besides those of running sequences.
     pub(crate) num_snapshots: usize,
     pub(crate) rows: Rows,
@@ -27,28 +22,22 @@ pub struct ModelRunner {
     pub(crate) source_ids: Vec<u32>,
 }
 
-/// Where plans run, and what they carry from step to step.
-#[derive(Debug)]
-pub(crate) struct Device {
-    pub(crate) cpu: Cpu,
-    pub(crate) states: States,
-    pub(crate) numerics: Numerics,
-}
+/// What the head is fed with, by entry point.
+pub(super) const TEXT_OUTPUT: (Entry, &str) = (Entry::Text, "final_hidden");
 
 impl StepRunner for ModelRunner {
     /// New sequences get a clean state and their source is encoded. Then rows go through the text plan together, and the
     /// rows whose logits are wanted through the head.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.start_sequences(batch);
+        self.start_sequences(batch)?;
         self.encode(batch)?;
 
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
-        let rows = batch.num_tokens();
-        self.num_rows = rows;
+        self.num_rows = batch.num_tokens();
         let context = StepContext {
-            rows,
+            rows: self.num_rows,
             token_ids: &batch.token_ids,
             positions: &self.rows.positions,
             slots: &self.rows.slots,
@@ -56,13 +45,11 @@ impl StepRunner for ModelRunner {
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
             draft_rows: &self.rows.draft_rows,
+            logits_rows: &batch.logits_rows,
         };
-        let device = &mut self.device;
-        self.text.run(&device.cpu, &mut device.states, device.numerics, &context).map_err(device_error)?;
-
+        self.device.run(Entry::Text, &context).map_err(device_error)?;
         logits.vocab_size = self.limits.vocab_size;
-        let hidden = self.text.output("final_hidden", rows).unwrap_or(&[]);
-        compute_logits(&mut self.lm_head, device, (hidden, hidden.len() / rows), &batch.logits_rows, logits)
+        compute_logits(&mut *self.device, TEXT_OUTPUT, &batch.logits_rows, logits)
     }
 
     fn limits(&self) -> RunnerLimits {
@@ -74,38 +61,45 @@ impl StepRunner for ModelRunner {
     }
 
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
-        (self.limits.max_num_drafts > 0 && !self.mtp.is_empty()).then_some(self)
+        (self.limits.max_num_drafts > 0 && self.num_mtp_layers() > 0).then_some(self)
     }
 }
 
 impl ModelRunner {
-    /// Bytes of weights that a step of one row reads, with those for as many drafts as it can have.
+    /// Bytes of weights that a step of one row reads.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {
-        let head = self.lm_head.weight_bytes_per_step();
-        let draft = self.mtp.first().map_or(0, |mtp| mtp.weight_bytes_per_step() + head);
-        self.text.weight_bytes_per_step() + head + self.limits.max_num_drafts * draft
+        self.device.weight_bytes_per_step()
     }
 
     /// Rows of an output of the text plan after a step; with [`Taps::Keep`](crate::lower::Taps) also `hidden.<layer>`.
-    #[must_use]
-    pub fn output(&self, name: &str, rows: usize) -> Option<&[f32]> {
-        self.text.output(name, rows)
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn output(&self, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
+        self.device.read_output(Entry::Text, name, rows).map_err(device_error)
     }
 
-    /// The instruction set that the kernels use.
+    /// The device, and how it computes.
     #[must_use]
-    pub fn isa_name(&self) -> &'static str {
-        self.device.cpu.isa().name()
+    pub fn device_description(&self) -> String {
+        self.device.describe()
+    }
+
+    /// Parts of steps that the device recorded so far.
+    #[must_use]
+    pub fn num_recorded(&self) -> usize {
+        self.device.num_recorded()
     }
 
     /// A recurrent state starts at zero.
-    fn start_sequences(&mut self, batch: &Batch) {
+    fn start_sequences(&mut self, batch: &Batch) -> Result<(), EngineError> {
         if self.limits.has_recurrent_state {
             for seq in batch.seqs.iter().filter(|s| s.num_computed == 0) {
-                self.device.states.clear_slot(seq.state_slot.0 as usize);
+                self.device.clear_slot(seq.state_slot.0 as usize).map_err(device_error)?;
             }
         }
+        Ok(())
     }
 
     /// Refuses a batch that breaks what the kernels rely on.
@@ -148,6 +142,17 @@ impl ModelRunner {
             (None, Some(_)) => Err("a sequence without a source for a model with an encoder".to_owned()),
         }
     }
+}
+
+/// Logits of the wanted rows of an output of the last run.
+pub(super) fn compute_logits(
+    device: &mut dyn Device,
+    output: (Entry, &str),
+    wanted: &[usize],
+    logits: &mut Logits,
+) -> Result<(), EngineError> {
+    logits.data.resize(wanted.len() * logits.vocab_size, 0.0);
+    device.logits(output, wanted, &mut logits.data).map_err(device_error)
 }
 
 pub(super) fn device_error(error: LaunchError) -> EngineError {

@@ -1,5 +1,6 @@
 //! Copies of recurrent state: the slots behind those of running sequences.
 
+use super::runner::device_error;
 use super::{ModelRunner, StateSlot, StateSnapshots};
 use crate::error::EngineError;
 use crate::ssm::SnapshotSlot;
@@ -30,13 +31,11 @@ impl StateSnapshots for ModelRunner {
 
     fn save(&mut self, from: StateSlot, to: SnapshotSlot) -> Result<(), EngineError> {
         let (from, to) = (self.running(from)?, self.place(to)?);
-        self.device.states.copy_slot(from, to);
-        Ok(())
+        self.device.copy_slot(from, to).map_err(device_error)
     }
 
     fn restore(&mut self, from: SnapshotSlot, to: StateSlot) -> Result<(), EngineError> {
         let (from, to) = (self.place(from)?, self.running(to)?);
-        self.device.states.copy_slot(from, to);
-        Ok(())
+        self.device.copy_slot(from, to).map_err(device_error)
     }
 }

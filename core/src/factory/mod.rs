@@ -1,6 +1,7 @@
 //! The model factory: a model directory or file becomes a served model.
 
 mod backend;
+mod device;
 mod runner;
 mod text;
 
@@ -8,14 +9,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use metrale_graph::checkpoint::Dtype;
-use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
-use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
 
-use crate::config::{DeviceChoice, DtypeChoice, EngineConfig, IsaChoice, LoadFormat};
-use crate::device::cpu::Numerics;
-use crate::exec::StepRunner;
+use crate::config::{DtypeChoice, EngineConfig, LoadFormat};
+use crate::exec::{ModelRunner, StepRunner};
 use crate::lower::Taps;
 use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
@@ -25,30 +23,15 @@ use crate::speculative::DraftMethod;
 use crate::weights::{ModelSource, hub};
 
 pub use crate::weights::open_attrs;
-pub use runner::{BuildError, BuiltModel, ModelFacts, MtpHead, RunnerOptions, build_runner};
+pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, MtpHead, RunnerOptions, build_runner};
 
 /// Loads the model that a configuration names: finds its files and its plugin, builds the runner, starts the engine.
 ///
 /// # Errors
 /// Whatever stands in the way, in the words of the part that met it.
 pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
-    if config.device == DeviceChoice::Cuda {
-        anyhow::bail!(
-            "error[P0503]: --device cuda: this build runs on the CPU only\n   help: use --device cpu or auto"
-        );
-    }
-    let path = hub::resolve(&config.model, config.revision.as_deref(), config.download_dir.as_deref())?;
-    let source = match config.load_format {
-        LoadFormat::Auto => ModelSource::open(&path)?,
-        LoadFormat::Dummy => ModelSource::open_config(&path)?,
-    };
-    let plugin = find_plugin(config, &source)?;
-    let options = runner_options(config, &source, plugin.ignored);
-    let attrs = open_attrs(&source, options.max_model_len);
-    let checkpoint = (config.load_format == LoadFormat::Auto).then_some(&source);
-    let built = build_runner(plugin.module, &attrs, checkpoint, &options)?;
-    report(&plugin.name, &built, &options, prefix_reuse(config, &built));
-
+    let built = build(config)?;
+    let (source, built) = (built.source, built.model);
     let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
@@ -73,6 +56,34 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
         vocab_size: limits.vocab_size,
         eos_token_ids,
     })
+}
+
+/// Builds the runner of the model that a configuration names, without tokenizer and engine.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_runner(config: &EngineConfig) -> anyhow::Result<ModelRunner> {
+    Ok(build(config)?.model.runner)
+}
+
+struct Built {
+    source: ModelSource,
+    model: BuiltModel,
+}
+
+fn build(config: &EngineConfig) -> anyhow::Result<Built> {
+    let path = hub::resolve(&config.model, config.revision.as_deref(), config.download_dir.as_deref())?;
+    let source = match config.load_format {
+        LoadFormat::Auto => ModelSource::open(&path)?,
+        LoadFormat::Dummy => ModelSource::open_config(&path)?,
+    };
+    let plugin = find_plugin(config, &source)?;
+    let options = runner_options(config, &source, plugin.ignored)?;
+    let attrs = open_attrs(&source, options.max_model_len);
+    let checkpoint = (config.load_format == LoadFormat::Auto).then_some(&source);
+    let model = build_runner(plugin.module, &attrs, checkpoint, &options)?;
+    report(&plugin.name, &model, &options, prefix_reuse(config, &model));
+    Ok(Built { source, model })
 }
 
 struct FoundPlugin {
@@ -138,20 +149,13 @@ fn runner_options(
     config: &EngineConfig,
     source: &ModelSource,
     ignored_tensors: Vec<String>,
-) -> RunnerOptions {
+) -> anyhow::Result<RunnerOptions> {
     let float32 = config.dtype == DtypeChoice::Float32;
     let stored_f32 = source.headers().iter().all(|t| t.dtype == Dtype::F32);
     let keep_f32 =
         float32 || (config.dtype == DtypeChoice::Auto && stored_f32 && !source.headers().is_empty());
-    RunnerOptions {
-        threads: config.threads.unwrap_or_else(default_threads),
-        isa: match config.cpu_isa {
-            None => Isa::detect(),
-            Some(IsaChoice::Portable) => Isa::Portable,
-            Some(IsaChoice::Avx2) => Isa::Avx2,
-            Some(IsaChoice::Avx512) => Isa::Avx512,
-        },
-        numerics: Numerics { activations: if float32 { Activations::F32 } else { Activations::Int8 } },
+    Ok(RunnerOptions {
+        device: device::choose(config, keep_f32)?,
         kv_dtype: if keep_f32 { KvDtype::F32 } else { KvDtype::BF16 },
         max_model_len: config.max_model_len,
         max_num_seqs: config.max_num_seqs,
@@ -167,11 +171,7 @@ fn runner_options(
         strict_weights: config.strict_weights,
         ignored_tensors,
         taps: Taps::Drop,
-    }
-}
-
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    })
 }
 
 /// Where requests can continue from what earlier ones computed.
@@ -197,9 +197,7 @@ fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions, prefix_reus
         plugin,
         layers = built.facts.num_layers,
         vocab_size = built.facts.vocab_size,
-        threads = options.threads,
-        isa = built.runner.isa_name(),
-        products = ?options.numerics.activations,
+        device = built.runner.device_description(),
         kv_dtype = ?options.kv_dtype,
         max_model_len = limits.max_model_len,
         max_num_seqs = limits.max_num_seqs,

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use metrale_graph::checkpoint::gguf::Metadata;
 use serde_json::Value as Json;
 
 use crate::config::EngineConfig;
@@ -37,9 +36,12 @@ pub(super) fn load(
         return Ok(TextModel::from_dir(Path::new(directory), &model_config, vocab_size, &options)?);
     }
     match source.headers().gguf() {
-        Some(metadata) if !without_tokenizer => {
-            Ok(TextModel::from_gguf(&gguf_vocab(metadata)?, &model_config, vocab_size, &options)?)
-        }
+        Some(metadata) if !without_tokenizer => Ok(TextModel::from_gguf(
+            &GgufVocab::from_metadata(metadata)?,
+            &model_config,
+            vocab_size,
+            &options,
+        )?),
         None if !without_tokenizer => {
             Ok(TextModel::from_dir(source.path(), &model_config, vocab_size, &options)?)
         }
@@ -54,39 +56,6 @@ pub(super) fn load(
             Ok(TextModel::token_ids_only(generation, vocab_size))
         }
     }
-}
-
-/// The vocabulary in GGUF metadata.
-fn gguf_vocab(metadata: &Metadata) -> anyhow::Result<GgufVocab> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| metadata.optional::<u32>(&key(name));
-    let flag = |name: &str| metadata.optional::<bool>(&key(name));
-    let strings = |name: &str| -> anyhow::Result<Vec<String>> {
-        Ok(metadata.optional::<&[String]>(&key(name))?.unwrap_or_default().to_vec())
-    };
-    Ok(GgufVocab {
-        model: metadata.required::<&str>(&key("model"))?.to_owned(),
-        pre: metadata.optional::<&str>(&key("pre"))?.map(str::to_owned),
-        tokens: strings("tokens")?,
-        token_types: metadata
-            .optional::<Vec<i64>>(&key("token_type"))?
-            .unwrap_or_default()
-            .into_iter()
-            .map(|kind| kind as i32)
-            .collect(),
-        scores: metadata.optional::<Vec<f32>>(&key("scores"))?.unwrap_or_default(),
-        merges: strings("merges")?,
-        bos: id("bos_token_id")?,
-        eos: id("eos_token_id")?,
-        eot: id("eot_token_id")?,
-        eom: id("eom_token_id")?,
-        unknown: id("unknown_token_id")?,
-        padding: id("padding_token_id")?,
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
-        add_space_prefix: flag("add_space_prefix")?,
-        chat_template: metadata.optional::<&str>("tokenizer.chat_template")?.map(str::to_owned),
-    })
 }
 
 /// Sampling defaults of a model.

@@ -1,6 +1,6 @@
 //! The static memory plan: registers that are never alive together share a buffer.
 //!
-//! A buffer is as wide as its widest register; all buffers have as many rows as the largest step. Nothing is allocated when
+//! A buffer's rows have the bytes of its widest register; all buffers have as many rows as the largest step. Nothing is allocated when
 //! a step runs.
 
 use super::plan::{Plan, Reg};
@@ -9,21 +9,20 @@ use super::plan::{Plan, Reg};
 pub(super) fn assign(plan: &mut Plan) {
     let last_read = last_reads(plan);
     let mut planner =
-        Planner { buffers: vec![usize::MAX; plan.widths.len()], widths: Vec::new(), free: Vec::new() };
+        Planner { buffers: vec![usize::MAX; plan.widths.len()], row_bytes: Vec::new(), free: Vec::new() };
     for (_, reg) in &plan.inputs {
-        planner.allocate(*reg, plan.widths[reg.0]);
+        planner.allocate(*reg, plan.row_bytes(*reg));
     }
     for (i, planned) in plan.steps.iter().enumerate() {
-        let reused = planned
-            .step
-            .in_place()
-            .filter(|(from, to)| last_read[from.0] == Some(i) && plan.widths[from.0] == plan.widths[to.0]);
+        let reused = planned.step.in_place().filter(|(from, to)| {
+            last_read[from.0] == Some(i) && plan.row_bytes(*from) == plan.row_bytes(*to)
+        });
         if let Some((from, to)) = reused {
             planner.buffers[to.0] = planner.buffers[from.0];
         }
         for reg in planned.step.writes() {
             if planner.buffers[reg.0] == usize::MAX {
-                planner.allocate(reg, plan.widths[reg.0]);
+                planner.allocate(reg, plan.row_bytes(reg));
             }
         }
         let mut dead: Vec<Reg> = planned.step.reads().into_iter().chain(planned.step.writes()).collect();
@@ -37,7 +36,7 @@ pub(super) fn assign(plan: &mut Plan) {
         }
     }
     plan.buffers = planner.buffers;
-    plan.buffer_widths = planner.widths;
+    plan.buffer_row_bytes = planner.row_bytes;
 }
 
 /// The step that reads each register last; outputs are read after the end.
@@ -56,27 +55,27 @@ fn last_reads(plan: &Plan) -> Vec<Option<usize>> {
 
 struct Planner {
     buffers: Vec<usize>,
-    widths: Vec<usize>,
+    row_bytes: Vec<usize>,
     free: Vec<usize>,
 }
 
 impl Planner {
     /// The free buffer that fits best: the narrowest that is wide enough, else the widest, which grows.
-    fn allocate(&mut self, reg: Reg, width: usize) {
+    fn allocate(&mut self, reg: Reg, bytes: usize) {
         let best = self
             .free
             .iter()
             .copied()
-            .filter(|&b| self.widths[b] >= width)
-            .min_by_key(|&b| self.widths[b])
-            .or_else(|| self.free.iter().copied().max_by_key(|&b| self.widths[b]));
+            .filter(|&b| self.row_bytes[b] >= bytes)
+            .min_by_key(|&b| self.row_bytes[b])
+            .or_else(|| self.free.iter().copied().max_by_key(|&b| self.row_bytes[b]));
         let buffer = if let Some(buffer) = best {
             self.free.retain(|&b| b != buffer);
-            self.widths[buffer] = self.widths[buffer].max(width);
+            self.row_bytes[buffer] = self.row_bytes[buffer].max(bytes);
             buffer
         } else {
-            self.widths.push(width);
-            self.widths.len() - 1
+            self.row_bytes.push(bytes);
+            self.row_bytes.len() - 1
         };
         self.buffers[reg.0] = buffer;
     }

@@ -1,16 +1,18 @@
 //! Graph to launch plan.
 //!
-//! [`build`] turns each op into a step, the rewrites of [`fuse`] merge steps, [`memory`] gives registers their buffers.
-//! The plan is the same for every number of rows.
+//! [`build`] turns each op into a step, the rewrites of [`fuse`] merge steps, [`types`] and [`memory`] give registers
+//! their element types and buffers. The plan is the same for every number of rows.
 
 mod build;
 mod fuse;
 mod memory;
 pub mod plan;
+mod types;
 
 use metrale_graph::resolve::Resolution;
 use metrale_graph::{Graph, Source, StateDecl};
 
+use plan::ElementType;
 pub use plan::Plan;
 
 /// An op that a device cannot run.
@@ -30,7 +32,7 @@ pub struct LowerError {
 impl LowerError {
     fn new(op: &str, detail: &str, source: &Source) -> Self {
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        Self { device: "cpu", op: op.to_owned(), detail, place: source.to_string() }
+        Self { device: "", op: op.to_owned(), detail, place: source.to_string() }
     }
 }
 
@@ -44,6 +46,37 @@ pub enum Taps {
     Keep,
 }
 
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The device that executes it.
+    pub device: DeviceKind,
+    /// Element type of activations.
+    pub activations: ElementType,
+    /// What becomes of `tap/1`.
+    pub taps: Taps,
+}
+
+/// The kinds of devices, which differ in what their kernels do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// As in `--device`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
 /// Lowers one entry point. `states` is the model's list of states, by which the plan numbers them.
 ///
 /// # Errors
@@ -52,12 +85,16 @@ pub fn lower(
     graph: &Graph,
     resolution: &Resolution,
     states: &[StateDecl],
-    taps: Taps,
+    target: Target,
 ) -> Result<Plan, LowerError> {
-    let mut plan = build::build(graph, resolution, states, taps)?;
+    let mut plan = build::build(graph, resolution, states, target.taps)
+        .map_err(|error| LowerError { device: target.device.name(), ..error })?;
     fuse::shared_input::fuse(&mut plan);
-    fuse::silu_gate::fuse(&mut plan);
+    if target.device == DeviceKind::Cpu {
+        fuse::silu_gate::fuse(&mut plan);
+    }
     fuse::residual::fuse(&mut plan);
+    types::assign(&mut plan, target.activations);
     memory::assign(&mut plan);
     Ok(plan)
 }

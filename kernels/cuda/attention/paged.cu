@@ -13,7 +13,7 @@ constexpr int UNROLL = 4;
 
 struct Arguments {
     KvShape shape;
-    int num_heads, max_blocks, keys_per_split, window;
+    int num_heads, keys_per_split, fewest_keys, window;
     float scale, softcap;
 };
 
@@ -29,7 +29,7 @@ struct Shared {
 
 template <class T, class C, int CHUNKS, int G>
 __device__ void split(const T* q, const C* pages, const uint32_t* row_sequences, const uint32_t* row_ends,
-                      const uint32_t* block_tables, T* out, float* partial, Arguments args) {
+                      const uint32_t* table_starts, const uint32_t* tables, T* out, float* partial, Arguments args) {
     __shared__ Shared<CHUNKS, G> shared;
     const KvShape shape = args.shape;
     const int hd = shape.head_dim, vd = shape.value_dim;
@@ -38,8 +38,8 @@ __device__ void split(const T* q, const C* pages, const uint32_t* row_sequences,
     const int heads = min(G, group - first), head = kv_head * group + first;
     const size_t row = blockIdx.z;
     const int end = row_ends[row], start = args.window > 0 ? max(0, end - args.window) : 0;
-    const int low = max(int(blockIdx.x) * args.keys_per_split, start);
-    const int high = int(min(int64_t(blockIdx.x + 1) * args.keys_per_split, int64_t(end)));
+    const Span span = Span::of(start, end, args.keys_per_split, args.fewest_keys);
+    const int low = span.low, high = span.high;
 
     for (int i = threadIdx.x; i < G * CHUNKS * 64; i += blockDim.x) {
         int g = i / (CHUNKS * 64), d = i % (CHUNKS * 64);
@@ -48,7 +48,7 @@ __device__ void split(const T* q, const C* pages, const uint32_t* row_sequences,
     __syncthreads();
 
     const int lane = threadIdx.x % 8, slot = threadIdx.x / 8, warp = threadIdx.x / 32;
-    const uint32_t* table = block_tables + size_t(row_sequences[row]) * args.max_blocks;
+    const uint32_t* table = tables + table_starts[row_sequences[row]];
     float running_max[G], running_sum[G], acc[G][CHUNKS][VECTOR];
 #pragma unroll
     for (int g = 0; g < G; g++) {
@@ -171,39 +171,19 @@ __device__ void split(const T* q, const C* pages, const uint32_t* row_sequences,
     }
 }
 
-// Adds up the splits of a (row, head); one block each.
-template <class T>
-__device__ void combine(const float* partial, T* out, int num_splits, int vd) {
-    size_t at = blockIdx.x;
-    partial += at * num_splits * (vd + 2);
-    float largest = -INFINITE;
-    for (int s = 0; s < num_splits; s++) largest = fmaxf(largest, partial[s * (vd + 2)]);
-    for (int d = threadIdx.x; d < vd; d += blockDim.x) {
-        float sum = 0.0f, value = 0.0f;
-        for (int s = 0; s < num_splits; s++) {
-            const float* result = partial + s * (vd + 2);
-            // The values of a split without keys are not looked at.
-            if (result[1] == 0.0f) continue;
-            float factor = guarded_exp(result[0], largest);
-            sum += result[1] * factor;
-            value += result[2 + d] * factor;
-        }
-        out[at * vd + d] = from_f32<T>(sum == 0.0f ? 0.0f : value / sum);
-    }
-}
-
 }  // namespace paged
 
 #define SPLIT(T, C, CHUNKS, G)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) attention_##T##_##C##_##CHUNKS##_##G(                        \
         const T* q, const C* pages, const uint32_t* row_sequences, const uint32_t* row_ends,                       \
-        const uint32_t* block_tables, T* out, float* partial, int block_size, int num_kv_heads, int head_dim,      \
-        int value_dim, int num_heads, int max_blocks, int keys_per_split, int window, float scale, float softcap) { \
-        paged::split<T, C, CHUNKS, G>(q, pages, row_sequences, row_ends, block_tables, out, partial,               \
+        const uint32_t* table_starts, const uint32_t* tables, T* out, float* partial, int block_size,              \
+        int num_kv_heads, int head_dim, int value_dim, int num_heads, int keys_per_split, int fewest_keys,         \
+        int window, float scale, float softcap) {                                                                  \
+        paged::split<T, C, CHUNKS, G>(q, pages, row_sequences, row_ends, table_starts, tables, out, partial,       \
                                       {{block_size, num_kv_heads, head_dim, value_dim},                            \
                                        num_heads,                                                                  \
-                                       max_blocks,                                                                 \
                                        keys_per_split,                                                             \
+                                       fewest_keys,                                                                \
                                        window,                                                                     \
                                        scale,                                                                      \
                                        softcap});                                                                  \
@@ -214,11 +194,3 @@ SPLITS(f32, f32)
 SPLITS(f32, bf16)
 #undef SPLITS
 #undef SPLIT
-
-#define COMBINE(T)                                                                                                \
-    extern "C" __global__ void attention_combine_##T(const float* partial, T* out, int num_splits, int value_dim) { \
-        paged::combine<T>(partial, out, num_splits, value_dim);                                                   \
-    }
-COMBINE(f32)
-COMBINE(bf16)
-#undef COMBINE

@@ -17,7 +17,7 @@ constexpr int STEP = 16;
 
 struct Arguments {
     KvShape shape;
-    int num_sequences, single_rows, num_heads, max_blocks, keys_per_split, window, causal, warps_per_tile;
+    int num_sequences, single_rows, num_heads, keys_per_split, fewest_keys, window, causal, warps_per_tile;
     float scale, softcap;
 };
 
@@ -172,7 +172,8 @@ struct Exchange {
 
 template <int D, int STAGES>
 __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,
-                       const uint32_t* block_tables, bf16* out, float* partial, Arguments args) {
+                       const uint32_t* table_starts, const uint32_t* tables, bf16* out, float* partial,
+                       Arguments args) {
     constexpr int BLOCKS = D / 32, CHUNKS = D / 64;
     // 16-byte operands of a lane in a step.
     constexpr int PER_STEP = 2 * BLOCKS + 4 * CHUNKS;
@@ -206,9 +207,9 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
         place[h] = (tile.start + row) * args.num_heads + kv_head * group + first_head + i % heads;
         begin[h] = tile.begin(row, args), end[h] = exists[h] ? tile.end(row, args) : 0;
     }
-    const int low = max(tile.begin(tile.first, args), int(blockIdx.x) * args.keys_per_split);
-    const int high = int(min(int64_t(tile.end(tile.first + tile.rows - 1, args)),
-                             int64_t(blockIdx.x + 1) * args.keys_per_split));
+    const Span span = Span::of(tile.begin(tile.first, args), tile.end(tile.first + tile.rows - 1, args),
+                               args.keys_per_split, args.fewest_keys);
+    const int low = span.low, high = span.high;
 
     uint4 queries[BLOCKS][2];
 #pragma unroll
@@ -221,7 +222,7 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 
     State<D> state = {{-INFINITE, -INFINITE}, {0.0f, 0.0f}, {}};
     const uint4* vectors = reinterpret_cast<const uint4*>(pages);
-    const Place place_of(shape, kv_head, block_tables + size_t(tile.sequence) * args.max_blocks);
+    const Place place_of(shape, kv_head, tables + table_starts[tile.sequence]);
     const int stride = args.warps_per_tile * STEP, first_key = low + phase * STEP;
     uint4* const staged = reinterpret_cast<uint4*>(shared) + warp * STAGES * PER_STEP * 32 + lane;
     // Lane i knows where key i of a step lies. Steps at the end repeat the last key, with weight zero.
@@ -370,13 +371,13 @@ __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts,
 #define KERNEL(D, STAGES, BLOCKS)                                                                                      \
     extern "C" __global__ void __launch_bounds__(128, BLOCKS) attention_tensor_cores_##D(                              \
         const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,                            \
-        const uint32_t* block_tables, bf16* out, float* partial, int block_size, int num_kv_heads, int head_dim,       \
-        int value_dim, int num_sequences, int single_rows, int num_heads, int max_blocks, int keys_per_split,          \
-        int window, int causal, int warps_per_tile, float scale, float softcap) {                                      \
+        const uint32_t* table_starts, const uint32_t* tables, bf16* out, float* partial, int block_size,               \
+        int num_kv_heads, int head_dim, int value_dim, int num_sequences, int single_rows, int num_heads,              \
+        int keys_per_split, int fewest_keys, int window, int causal, int warps_per_tile, float scale, float softcap) {                                      \
         KvShape shape = {block_size, num_kv_heads, head_dim, value_dim};                                               \
-        tensor_cores::Arguments args = {shape,  num_sequences, single_rows,    num_heads, max_blocks, keys_per_split,  \
+        tensor_cores::Arguments args = {shape,  num_sequences, single_rows,    num_heads, keys_per_split, fewest_keys, \
                                         window, causal,        warps_per_tile, scale,     softcap};                    \
-        tensor_cores::attend<D, STAGES>(q, pages, starts, contexts, block_tables, out, partial, args);                 \
+        tensor_cores::attend<D, STAGES>(q, pages, starts, contexts, table_starts, tables, out, partial, args);                 \
     }
 KERNEL(64, 2, 4)
 KERNEL(128, 2, 3)

@@ -15,7 +15,7 @@ __device__ void run(const T* x, const float* weight, const float* bias, const ui
     const int past = kernel - 1;
     const size_t first = starts[blockIdx.y], last = starts[blockIdx.y + 1];
     const size_t begin = first + size_t(blockIdx.z) * RUN, end = min(begin + RUN, last);
-    if (begin >= last && blockIdx.z > 0) return;
+    if (begin >= last) return;
     state += size_t(slots[blockIdx.y]) * past * channels + channel;
     // The last inputs, oldest first, at the end of the window.
     float window[MAX_PAST], taps[MAX_PAST + 1];

@@ -28,6 +28,7 @@ __device__ void run(const T* q, const T* k, const T* v, const float* g, const fl
     const int column = blockIdx.x * 32 + lane, head = blockIdx.y, sequence = blockIdx.z;
     const int key_head = tiled ? head % hk : head / (hv / hk);
     const bool inside = column < dv;
+    if (starts[sequence] == starts[sequence + 1]) return;
     state += (size_t(slots[sequence]) * hv + head) * dk * dv + column;
     float s[ROWS];
 #pragma unroll

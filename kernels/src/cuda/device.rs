@@ -56,6 +56,21 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     (0..count.max(0) as usize).map(|ordinal| info(&*CudaContext::new(ordinal)?)).collect()
 }
 
+/// Device `ordinal`, if this build has kernels for it.
+///
+/// # Errors
+/// There is no driver or no such device, or the build has no kernels for it.
+pub fn usable(ordinal: usize) -> Result<DeviceInfo> {
+    let devices = devices()?;
+    let count = devices.len();
+    let Some(info) = devices.into_iter().nth(ordinal) else {
+        let reason = format!("no device {ordinal}; this machine has {count}");
+        return Err(KernelError::Device { reason });
+    };
+    super::module::check_image(&info)?;
+    Ok(info)
+}
+
 fn info(context: &CudaContext) -> Result<DeviceInfo> {
     let attribute = |a| context.attribute(a).map(|value| value.max(0) as usize);
     Ok(DeviceInfo {

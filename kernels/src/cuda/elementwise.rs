@@ -124,6 +124,21 @@ pub fn scale<T: Element>(
     unsafe { cuda.launch(OP, kernel!(T, "scale"), Grid::elements(cuda, x.len(), 8), arguments) }
 }
 
+/// x = x * factor + offset.
+///
+/// # Errors
+/// The driver fails.
+pub fn scale_in_place<T: Element>(
+    cuda: &Cuda,
+    x: &mut ViewMut<'_, T>,
+    factor: f32,
+    offset: f32,
+) -> Result<()> {
+    let arguments = Arguments::new().view_mut(x).view_mut(x).size(x.len()).float(factor).float(offset);
+    // SAFETY: the array has the length; a thread writes only what it alone reads.
+    unsafe { cuda.launch("scale", kernel!(T, "scale"), Grid::elements(cuda, x.len(), 8), arguments) }
+}
+
 /// x = min(max(x, low), high); a NaN stays.
 ///
 /// # Errors

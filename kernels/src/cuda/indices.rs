@@ -1,17 +1,35 @@
 //! Indices on the device, checked on the host.
 
 use super::device::Cuda;
+use super::lists::{List, Lists};
 use super::memory::{Buffer, View};
 use super::staging::Staging;
 use crate::error::{KernelError, Result, ensure_value};
 
+const OP: &str = "indices";
+
 /// A list of indices below a limit. Its room is fixed, so that kernels can be replayed over changing contents.
 #[derive(Debug)]
 pub struct Indices {
-    buffer: Buffer<u32>,
-    staging: Staging<u32>,
+    storage: Storage,
     len: usize,
     limit: usize,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Own { buffer: Buffer<u32>, staging: Staging<u32> },
+    Listed(List),
+}
+
+fn check(indices: &[u32], limit: usize) -> Result<()> {
+    match indices.iter().position(|&i| i as usize >= limit) {
+        Some(position) => {
+            let found = indices[position] as usize;
+            Err(KernelError::Index { op: OP, argument: "indices", position, found, limit })
+        }
+        None => Ok(()),
+    }
 }
 
 impl Indices {
@@ -21,20 +39,26 @@ impl Indices {
     /// No memory is left.
     pub fn new(cuda: &Cuda, capacity: usize) -> Result<Self> {
         let (buffer, staging) = (Buffer::zeroed(cuda, capacity)?, Staging::new(cuda, capacity)?);
-        Ok(Self { buffer, staging, len: 0, limit: 0 })
+        Ok(Self { storage: Storage::Own { buffer, staging }, len: 0, limit: 0 })
+    }
+
+    /// One of the lists of a step; it is there after [`Lists::upload`], until the next step begins.
+    ///
+    /// # Errors
+    /// An index is not below `limit`, or there are too many.
+    pub fn listed(lists: &mut Lists, indices: &[u32], limit: usize) -> Result<Self> {
+        check(indices, limit)?;
+        Ok(Self { storage: Storage::Listed(lists.push(indices)?), len: indices.len(), limit })
     }
 
     /// Replaces the contents.
     ///
     /// # Errors
-    /// An index is not below `limit`, or there are too many. The old contents stay.
+    /// An index is not below `limit`, there are too many, or this is a list of a step. The old contents stay.
     pub fn set(&mut self, cuda: &Cuda, indices: &[u32], limit: usize) -> Result<()> {
-        const OP: &str = "indices";
-        if let Some(position) = indices.iter().position(|&i| i as usize >= limit) {
-            let found = indices[position] as usize;
-            return Err(KernelError::Index { op: OP, argument: "indices", position, found, limit });
-        }
-        self.staging.upload(cuda, indices, &mut self.buffer.view_mut())?;
+        check(indices, limit)?;
+        let Storage::Own { buffer, staging } = &mut self.storage else { return Err(read_only(OP)) };
+        staging.upload(cuda, indices, &mut buffer.view_mut())?;
         (self.len, self.limit) = (indices.len(), limit);
         Ok(())
     }
@@ -69,7 +93,14 @@ impl Indices {
     ) -> Result<View<'_, u32>> {
         let expected = format_args!("a list checked against at most {limit}");
         ensure_value(op, argument, self.limit, self.limit <= limit, expected)?;
-        self.buffer.view().range(0..self.len)
+        self.view()
+    }
+
+    fn view(&self) -> Result<View<'_, u32>> {
+        match &self.storage {
+            Storage::Own { buffer, .. } => buffer.view().range(0..self.len),
+            Storage::Listed(list) => list.view(),
+        }
     }
 
     /// Room to write indices below `limit` on the device; see [`super::logits::argmax`].
@@ -79,10 +110,11 @@ impl Indices {
         len: usize,
         limit: usize,
     ) -> Result<&mut Buffer<u32>> {
-        let room = self.buffer.len();
+        let Storage::Own { buffer, .. } = &mut self.storage else { return Err(read_only(op)) };
+        let room = buffer.len();
         ensure_value(op, "indices", len, len <= room, format_args!("room for at most {room}"))?;
         (self.len, self.limit) = (len, limit);
-        Ok(&mut self.buffer)
+        Ok(buffer)
     }
 
     /// Waits, and copies the indices to the host.
@@ -90,6 +122,10 @@ impl Indices {
     /// # Errors
     /// Earlier work failed.
     pub fn to_vec(&self, cuda: &Cuda) -> Result<Vec<u32>> {
-        self.buffer.view().range(0..self.len)?.to_vec(cuda)
+        self.view()?.to_vec(cuda)
     }
+}
+
+fn read_only(op: &'static str) -> KernelError {
+    KernelError::Unsupported { op, reason: "a list of a step is made anew for each".to_owned() }
 }

@@ -78,6 +78,10 @@ impl Arguments {
         self.push(u64::from(value.to_bits()), 4)
     }
 
+    pub(super) fn double(self, value: f64) -> Self {
+        self.push(value.to_bits(), 8)
+    }
+
     fn pointer(mut self, pointer: u64, owner: Option<u32>) -> Self {
         self.owners.extend(owner);
         self.push(pointer, 8)

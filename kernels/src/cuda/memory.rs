@@ -6,6 +6,7 @@ use std::ops::Range;
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits, result};
 
 use super::device::Cuda;
+use super::element::Element;
 use crate::error::{Result, ensure_len, ensure_value};
 
 /// An element that device memory holds.
@@ -75,6 +76,28 @@ impl<T: Stored> Buffer<T> {
     fn pointer(&self) -> u64 {
         // Tracking is off, so the guard has nothing to record.
         self.slice.device_ptr(self.slice.stream()).0
+    }
+}
+
+/// Bytes that hold elements of changing types: any bytes are valid numbers.
+impl Buffer<u8> {
+    /// The first `len` elements.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn elements<T: Element>(&self, len: usize) -> Result<View<'_, T>> {
+        let bytes = self.view().range(0..len * size_of::<T>())?;
+        Ok(View { pointer: bytes.pointer, len, owner: bytes.owner, lifetime: PhantomData })
+    }
+
+    /// The first `len` elements, to write.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn elements_mut<T: Element>(&mut self, len: usize) -> Result<ViewMut<'_, T>> {
+        let (pointer, owner) = (self.pointer(), self.owner);
+        check_range(&(0..len * size_of::<T>()), self.len())?;
+        Ok(ViewMut { pointer, len, owner, lifetime: PhantomData })
     }
 }
 

@@ -3,13 +3,15 @@
 //!
 //! A [`Cuda`] is one device with one stream; every launcher takes it first and returns before the device is done.
 //! Buffers belong to a device; views of them carry lengths, which launchers check. Contents that kernels use as
-//! indices are checked on the host when they are uploaded: [`Indices`], [`Rows`], [`Slots`]. In steady use launchers
+//! indices are checked on the host when they are uploaded: [`Indices`], [`Rows`], [`Slots`], all those of a step at once
+//! with [`Lists`]. In steady use launchers
 //! allocate no device memory, and their work can be recorded as a [`Graph`].
 //!
 //! | module | launchers |
 //! |---|---|
 //! | [`linear`] | [`linear::linear`]: y = x Wᵀ with bias and residual |
-//! | [`embedding`] | [`embedding::gather`] |
+//! | [`embedding`] | [`embedding::gather`], [`embedding::gather_rows`] |
+//! | [`sinusoid`] | [`sinusoid::sinusoid`] |
 //! | [`norm`] | [`norm::rms_norm`], [`norm::add_rms_norm`], [`norm::layer_norm`], [`norm::l2_norm`] |
 //! | [`elementwise`] | [`elementwise::unary`], [`elementwise::binary`], [`elementwise::scale`], [`elementwise::gated`], [`elementwise::mul_rows`], [`elementwise::copy_columns`], … |
 //! | [`rope`] | [`rope::fill_tables`], [`rope::fill_sectioned_tables`], [`rope::rotate`] |
@@ -40,6 +42,7 @@ mod indices;
 pub mod kv_cache;
 mod launch;
 pub mod linear;
+mod lists;
 pub mod logits;
 mod memory;
 mod module;
@@ -48,16 +51,18 @@ pub mod norm;
 mod planes;
 mod quantized;
 pub mod rope;
+pub mod sinusoid;
 mod slots;
 mod staging;
 mod timer;
 mod weight;
 
 pub use attention::Rows;
-pub use device::{Cuda, DeviceInfo, devices};
+pub use device::{Cuda, DeviceInfo, devices, usable};
 pub use element::Element;
 pub use graph::Graph;
 pub use indices::Indices;
+pub use lists::Lists;
 pub use memory::{Buffer, Stored, View, ViewMut};
 pub use module::{image_archs, image_bytes};
 pub use slots::Slots;

@@ -33,6 +33,33 @@ pub fn image_bytes() -> usize {
     IMAGE.bytes.len()
 }
 
+/// Whether the image has kernels for a device.
+///
+/// # Errors
+/// What is missing, and what to do.
+pub(super) fn check_image(info: &DeviceInfo) -> Result<()> {
+    let Some(archs) = image_archs() else {
+        let reason = "this build has no CUDA kernels: install nvcc (`make cuda-toolchain`) and build again";
+        return Err(KernelError::Device { reason: reason.to_owned() });
+    };
+    // "90a" runs on 9.0 only, "80" on 8.0 and later minor versions of it.
+    let (major, minor) = info.compute_capability;
+    let runs = |arch: &str| {
+        let exact = arch.ends_with(|c: char| c.is_ascii_alphabetic());
+        let number: i32 = arch.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(0);
+        number / 10 == major && if exact { number % 10 == minor } else { number % 10 <= minor }
+    };
+    if archs.split(',').any(runs) {
+        return Ok(());
+    }
+    let reason = format!(
+        "the kernels are built for sm_{}, and the {} is sm_{major}{minor}: build with METRALE_CUDA_ARCHS",
+        archs.replace(',', ", sm_"),
+        info.name,
+    );
+    Err(KernelError::Device { reason })
+}
+
 /// A loaded image. It stays loaded for the life of the process.
 #[derive(Debug)]
 pub(super) struct Module {
@@ -56,26 +83,11 @@ pub(super) struct Function {
 
 impl Module {
     pub(super) fn load(context: &Arc<CudaContext>, info: &DeviceInfo) -> Result<Self> {
-        let Some(archs) = image_archs() else {
-            let reason =
-                "this build has no CUDA kernels: install nvcc (`make cuda-toolchain`) and build again";
-            return Err(KernelError::Device { reason: reason.to_owned() });
-        };
+        check_image(info)?;
         context.bind_to_thread()?;
         // SAFETY: the image is a complete fatbin, as nvcc wrote it.
-        match unsafe { result::module::load_data(IMAGE.bytes.as_ptr().cast()) } {
-            Ok(module) => Ok(Self { module, shared_bytes: info.shared_bytes, functions: Mutex::default() }),
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                let (major, minor) = info.compute_capability;
-                let reason = format!(
-                    "the kernels are built for sm_{}, and the {} is sm_{major}{minor}: build with METRALE_CUDA_ARCHS",
-                    archs.replace(',', ", sm_"),
-                    info.name,
-                );
-                Err(KernelError::Device { reason })
-            }
-            Err(error) => Err(error.into()),
-        }
+        let module = unsafe { result::module::load_data(IMAGE.bytes.as_ptr().cast())? };
+        Ok(Self { module, shared_bytes: info.shared_bytes, functions: Mutex::default() })
     }
 
     /// Calls `f` with a kernel, which is looked up once.

@@ -3,7 +3,7 @@
 use cudarc::driver::{CudaEvent, PinnedHostSlice, result};
 
 use super::device::Cuda;
-use super::memory::{Stored, ViewMut};
+use super::memory::{Stored, View, ViewMut};
 use crate::error::{Result, ensure_value};
 
 /// Page-locked host memory for copies that run beside the host.
@@ -31,6 +31,11 @@ impl<T: Stored + Default> Staging<T> {
     /// # Errors
     /// There are more values than the staging memory or `to` has room for.
     pub fn upload(&mut self, cuda: &Cuda, values: &[T], to: &mut ViewMut<'_, T>) -> Result<()> {
+        self.put(cuda, values, to.view())
+    }
+
+    /// As [`upload`](Self::upload), to elements that nobody else writes.
+    pub(super) fn put(&mut self, cuda: &Cuda, values: &[T], to: View<'_, T>) -> Result<()> {
         const OP: &str = "staging";
         let room = self.host.len().min(to.len());
         ensure_value(OP, "values", values.len(), values.len() <= room, format_args!("at most {room}"))?;

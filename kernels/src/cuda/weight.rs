@@ -1,6 +1,7 @@
 //! Weights on the device: a matrix `[num_rows, num_cols]` in a checkpoint format.
 
 use super::device::Cuda;
+use super::launch::{Arguments, Grid};
 use super::memory::{Buffer, View};
 use super::planes::{self, Sizes};
 pub(super) use crate::cpu::Format;
@@ -43,6 +44,24 @@ impl Weight {
             Buffer::from_slice(cuda, bytes)?
         };
         Ok(Self { format, num_rows, num_cols, bytes })
+    }
+
+    /// A matrix in bf16 of numbers between -`scale` and `scale` that depend on the seed and their place only, for runs
+    /// without a checkpoint.
+    ///
+    /// # Errors
+    /// A dimension is zero, or no memory is left.
+    pub fn dummy(cuda: &Cuda, num_rows: usize, num_cols: usize, scale: f32, seed: u32) -> Result<Self> {
+        const OP: &str = "weight";
+        for (name, value) in [("num_rows", num_rows), ("num_cols", num_cols)] {
+            ensure_value(OP, name, value, value > 0, "at least 1")?;
+        }
+        let len = num_rows * num_cols;
+        let bytes = Buffer::zeroed(cuda, 2 * len)?;
+        let arguments = Arguments::new().view(bytes.view()).size(len).float(scale).int(seed as usize >> 1);
+        // SAFETY: the buffer has room for `len` bf16 elements, and nobody else knows it yet.
+        unsafe { cuda.launch(OP, "fill_dummy", Grid::elements(cuda, len, 1), arguments)? };
+        Ok(Self { format: Format::BF16, num_rows, num_cols, bytes })
     }
 
     /// Storage format.

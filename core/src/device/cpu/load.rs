@@ -1,169 +1,49 @@
-//! Weights from the checkpoint to the kernels' form.
-//!
-//! What only moves rows about keeps its stored format, quantised blocks included; a whole stored tensor is used where it
-//! lies. Anything else is computed in f32. Weights that several entry points use are loaded once.
+//! Weights in the form of the CPU kernels. A whole stored tensor is used where it lies; weights that several entry points
+//! use are loaded once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use metrale_graph::checkpoint::{CheckpointError, Dtype, TensorInfo, check_finite};
-use metrale_graph::resolve::{Expr, ResolvedWeight, RowRef};
-use metrale_kernels::KernelError;
-use metrale_kernels::cpu::{Bytes, Format, ThreadPool, Weight};
+use metrale_graph::resolve::ResolvedWeight;
+use metrale_kernels::cpu::{Bytes, ThreadPool, Weight};
 
-use crate::lower::plan::{Combine, Vector};
-use crate::weights::{ModelSource, WeightsError};
-
-/// A weight that cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The file cannot be read.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// Stored values are unusable.
-    #[error("error[P0405]: {0}")]
-    Checkpoint(#[from] CheckpointError),
-    /// The kernels refuse what a launch needs.
-    #[error("error[P0502]: {0}")]
-    Workspace(#[from] KernelError),
-    /// The kernels refuse the shape.
-    #[error("error[P0406]: weight `{name}`: {source}")]
-    Kernel {
-        /// Canonical name.
-        name: String,
-        /// Why.
-        source: KernelError,
-    },
-}
+use crate::device::LoadError;
+use crate::device::load::{Checkpoint, Stored, dimensions};
 
 /// Loads the weights of one model.
-pub struct WeightLoader<'a> {
+#[derive(Debug)]
+pub(super) struct WeightLoader<'a> {
     pool: &'a ThreadPool,
-    source: Option<&'a ModelSource>,
+    pub(super) checkpoint: &'a Checkpoint<'a>,
     loaded: HashMap<String, Weight>,
-    on_bytes: &'a dyn Fn(u64),
-}
-
-impl std::fmt::Debug for WeightLoader<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "WeightLoader({} loaded)", self.loaded.len())
-    }
 }
 
 impl<'a> WeightLoader<'a> {
-    /// Reads from `source`, or makes dummy weights without one; `pool` shares the work. `on_bytes` hears of stored bytes as they are read.
-    #[must_use]
-    pub fn new(pool: &'a ThreadPool, source: Option<&'a ModelSource>, on_bytes: &'a dyn Fn(u64)) -> Self {
-        Self { pool, source, loaded: HashMap::new(), on_bytes }
+    /// `pool` shares the work of repacking.
+    pub(super) fn new(pool: &'a ThreadPool, checkpoint: &'a Checkpoint<'a>) -> Self {
+        Self { pool, checkpoint, loaded: HashMap::new() }
     }
 
     /// A matrix; more than two axes are folded into the rows.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn matrix(&mut self, weight: &ResolvedWeight) -> Result<Weight, LoadError> {
+    pub(super) fn matrix(&mut self, weight: &ResolvedWeight) -> Result<Weight, LoadError> {
         let key = format!("{:?}", weight.expr);
         if let Some(known) = self.loaded.get(&key) {
             return Ok(known.clone());
         }
-        let cols = weight.shape.last().copied().unwrap_or(0);
-        let rows = weight.shape.iter().product::<usize>() / cols.max(1);
-        let made = match self.stored(weight, rows, cols)? {
-            Some(made) => made,
-            None => Weight::from_f32(rows, cols, &self.values(&weight.expr)?),
+        let (rows, cols) = dimensions(weight);
+        let made = match self.checkpoint.stored(weight)? {
+            Some((format, stored)) => {
+                let bytes: Bytes = match stored {
+                    Stored::Tensor(bytes) => Arc::new(bytes),
+                    Stored::Gathered(bytes) => Arc::new(bytes),
+                };
+                let len = (*bytes).as_ref().len();
+                Weight::new(self.pool, format, rows, cols, &bytes, 0..len)
+            }
+            None => Weight::from_f32(rows, cols, &self.checkpoint.values(&weight.expr)?),
         };
         let made = made.map_err(|source| LoadError::Kernel { name: weight.name.clone(), source })?;
         self.loaded.insert(key, made.clone());
         Ok(made)
     }
-
-    /// The matrix in its stored format, if its rows are stored as they are.
-    fn stored(
-        &self,
-        weight: &ResolvedWeight,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Option<Result<Weight, KernelError>>, LoadError> {
-        let (Some(source), Some(format)) = (self.source, weight.expr.dtype().and_then(kernel_format)) else {
-            return Ok(None);
-        };
-        let Some(map) = weight.expr.rows() else { return Ok(None) };
-        let tensors = weight.expr.tensors();
-        self.check(source, &tensors)?;
-        if let ([tensor], true) = (tensors.as_slice(), is_identity(&map)) {
-            let bytes = source.tensor(tensor)?;
-            let len = bytes.as_ref().len();
-            let bytes: Bytes = Arc::new(bytes);
-            return Ok(Some(Weight::new(self.pool, format, rows, cols, &bytes, 0..len)));
-        }
-        let row_bytes = format.row_bytes(cols);
-        let stored = tensors.iter().map(|t| source.tensor_bytes(t)).collect::<Result<Vec<_>, _>>()?;
-        let mut gathered = Vec::with_capacity(rows * row_bytes);
-        for RowRef { tensor, row } in map {
-            gathered.extend_from_slice(&stored[tensor][row * row_bytes..(row + 1) * row_bytes]);
-        }
-        let (range, gathered): (_, Bytes) = (0..gathered.len(), Arc::new(gathered));
-        Ok(Some(Weight::new(self.pool, format, rows, cols, &gathered, range)))
-    }
-
-    /// A vector in f32.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn vector(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
-        match vector {
-            Vector::Constant(values) => Ok(values.clone()),
-            Vector::Weight(weight) => self.values(&weight.expr),
-            Vector::Combined(f, a, b) => {
-                let (a, b) = (self.vector(a)?, self.vector(b)?);
-                let combine = |(a, b): (&f32, &f32)| match f {
-                    Combine::Add => a + b,
-                    Combine::Mul => a * b,
-                    Combine::Div => a / b,
-                };
-                Ok(a.iter().zip(&b).map(combine).collect())
-            }
-        }
-    }
-
-    fn values(&self, expr: &Expr) -> Result<Vec<f32>, LoadError> {
-        let tensors = expr.tensors();
-        let mut stored = HashMap::new();
-        if let Some(source) = self.source {
-            self.check(source, &tensors)?;
-            for tensor in tensors {
-                stored.insert(tensor.name.clone(), source.tensor_bytes(tensor)?);
-            }
-        }
-        Ok(expr.to_f32(&|t: &TensorInfo| stored.get(&t.name).copied().unwrap_or(&[]))?)
-    }
-
-    fn check(&self, source: &ModelSource, tensors: &[&TensorInfo]) -> Result<(), LoadError> {
-        for tensor in tensors {
-            check_finite(tensor, source.tensor_bytes(tensor)?)?;
-            (self.on_bytes)(tensor.num_bytes);
-        }
-        Ok(())
-    }
-}
-
-fn is_identity(map: &[RowRef]) -> bool {
-    map.iter().enumerate().all(|(i, r)| r.row == i)
-}
-
-fn kernel_format(dtype: Dtype) -> Option<Format> {
-    Some(match dtype {
-        Dtype::F32 => Format::F32,
-        Dtype::F16 => Format::F16,
-        Dtype::BF16 => Format::BF16,
-        Dtype::Q4_0 => Format::Q4_0,
-        Dtype::Q4_1 => Format::Q4_1,
-        Dtype::Q5_0 => Format::Q5_0,
-        Dtype::Q5_1 => Format::Q5_1,
-        Dtype::Q8_0 => Format::Q8_0,
-        Dtype::Q4K => Format::Q4_K,
-        Dtype::Q5K => Format::Q5_K,
-        Dtype::Q6K => Format::Q6_K,
-        _ => return None,
-    })
 }

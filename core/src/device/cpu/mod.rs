@@ -2,63 +2,22 @@
 
 mod execute;
 mod load;
+mod plan;
 mod registers;
 mod states;
 mod workspace;
 
-use metrale_graph::Source;
-use metrale_kernels::cpu::Cpu;
-use metrale_kernels::cpu::attention::Sequence;
-use metrale_kernels::cpu::conv::{DraftRows, SlotSequence};
+use metrale_graph::StateDecl;
 use metrale_kernels::cpu::linear::Activations;
+use metrale_kernels::cpu::{Cpu, Isa};
 
-pub use load::{LoadError, WeightLoader};
-pub use states::{StateSizes, States, kv_bytes_per_token, recurrent_bytes_per_slot, source_bytes_per_token};
-pub use workspace::LOCAL_PAGE;
-
-use crate::lower::Plan;
-use registers::Registers;
-use workspace::Workspace;
-
-/// A plan with its weights and buffers in memory.
-#[derive(Debug)]
-pub struct CpuPlan {
-    plan: Plan,
-    matrices: Vec<metrale_kernels::cpu::Weight>,
-    vectors: Vec<Vec<f32>>,
-    tables: Vec<Table>,
-    registers: Registers,
-    workspace: Workspace,
-    max_rows: usize,
-}
-
-/// Cosines and sines of one rotary embedding for the rows of a step.
-#[derive(Debug, Default)]
-struct Table {
-    cos: Vec<f32>,
-    sin: Vec<f32>,
-}
-
-/// What a step needs besides activations. What an entry point does not use may be empty.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StepContext<'a> {
-    /// Rows.
-    pub rows: usize,
-    /// `[rows]` ids to look up: the rows' tokens, the tokens after them (mtp), or source tokens (encoder).
-    pub token_ids: &'a [u32],
-    /// `[rows]`
-    pub positions: &'a [u32],
-    /// `[rows]` slot of each row in the caches that this entry point writes: page · block size + offset.
-    pub slots: &'a [u32],
-    /// The sequences that own the rows.
-    pub sequences: &'a [Sequence<'a>],
-    /// The same sequences over the pages of their sources.
-    pub sources: &'a [Sequence<'a>],
-    /// The same sequences with the slots of their recurrent state.
-    pub state_slots: &'a [SlotSequence],
-    /// Their rows that may be taken back, and those of the step before that were right; empty if there are none.
-    pub draft_rows: &'a [DraftRows],
-}
+use super::load::Checkpoint;
+use super::{
+    Device, Entry, LaunchError, LoadError, MaxRows, Plans, StateSizes, StepContext, no_such, wrong_len,
+};
+use load::WeightLoader;
+use plan::CpuPlan;
+use states::States;
 
 /// How numbers are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,99 +26,150 @@ pub struct Numerics {
     pub activations: Activations,
 }
 
-/// A launch that failed, with the author's source line.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}\n  --> {source_line}")]
-pub struct LaunchError {
-    /// What the kernel said.
-    pub message: String,
-    /// Where the op was described.
-    pub source_line: Source,
+/// What a user decides about the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads.
+    pub threads: usize,
+    /// Instruction set of the kernels.
+    pub isa: Isa,
+    /// How numbers are computed.
+    pub numerics: Numerics,
 }
 
-impl CpuPlan {
-    /// Loads a plan for steps of up to `max_rows` rows.
+/// One model on the processor.
+#[derive(Debug)]
+pub struct CpuDevice {
+    cpu: Cpu,
+    options: CpuOptions,
+    plans: Plans<CpuPlan>,
+    states: States,
+    /// Rows on their way from one plan to another, or to itself.
+    fed: Vec<f32>,
+}
+
+impl CpuDevice {
+    /// Loads a model.
     ///
     /// # Errors
-    /// A weight cannot be loaded.
-    pub fn new(plan: Plan, loader: &mut WeightLoader<'_>, max_rows: usize) -> Result<Self, LoadError> {
-        let matrices = plan.matrices.iter().map(|w| loader.matrix(w)).collect::<Result<Vec<_>, _>>()?;
-        let vectors = plan.vectors.iter().map(|v| loader.vector(v)).collect::<Result<Vec<_>, _>>()?;
-        let half = |t: &crate::lower::plan::RotaryTable| vectors[t.inv_freq.0].len();
-        let table = |t| Table { cos: vec![0.0; max_rows * half(t)], sin: vec![0.0; max_rows * half(t)] };
-        let tables = plan.tables.iter().map(table).collect();
-        let registers = Registers::new(&plan, max_rows);
-        let workspace = Workspace::new(&plan, max_rows)?;
-        Ok(Self { plan, matrices, vectors, tables, registers, workspace, max_rows })
-    }
-
-    /// Rows of the largest step.
-    #[must_use]
-    pub fn max_rows(&self) -> usize {
-        self.max_rows
-    }
-
-    /// Rows of an input, to be filled before [`CpuPlan::run`].
-    #[must_use]
-    pub fn input_mut(&mut self, name: &str, rows: usize) -> Option<&mut [f32]> {
-        let reg = self.plan.input(name)?;
-        Some(self.registers.write(reg, rows))
-    }
-
-    /// Rows of an output of the last run.
-    #[must_use]
-    pub fn output(&self, name: &str, rows: usize) -> Option<&[f32]> {
-        let reg = self.plan.output(name)?;
-        Some(self.registers.read(reg, rows))
-    }
-
-    /// Bytes of matrices that a step of one row reads, embedding tables aside.
-    #[must_use]
-    pub fn weight_bytes_per_step(&self) -> usize {
-        use crate::lower::plan::{Epilogue, Step};
-        let bytes = |m: crate::lower::plan::MatrixId| self.matrices[m.0].num_bytes_read();
-        let of_step = |step: &Step| match step {
-            Step::Linear { projections, .. } => projections
-                .iter()
-                .map(|p| match p.epilogue {
-                    Epilogue::SiluGate { up, .. } => bytes(p.matrix) + bytes(up),
-                    _ => bytes(p.matrix),
-                })
-                .sum(),
-            Step::Moe(moe) => {
-                let experts = moe.experts;
-                let all = bytes(experts.gate) + bytes(experts.down) + experts.up.map_or(0, bytes);
-                all / experts.count * moe.top_k
-            }
-            _ => 0,
-        };
-        self.plan.steps.iter().map(|s| of_step(&s.step)).sum()
-    }
-
-    /// Makes room in the states for up to `max_drafts` rows of each of `num_sequences` that may be taken back.
-    pub fn reserve_drafts(&self, states: &mut States, num_sequences: usize, max_drafts: usize) {
-        for (state, width) in self.plan.recurrent_inputs() {
-            states.reserve_drafts(state, width, num_sequences, max_drafts);
+    /// A weight cannot be loaded, or a state not be kept.
+    pub fn load(
+        options: CpuOptions,
+        plans: Plans,
+        checkpoint: &Checkpoint<'_>,
+        max: MaxRows,
+        states: (&[StateDecl], StateSizes),
+    ) -> Result<Self, LoadError> {
+        let cpu = Cpu::with_isa(options.threads, options.isa)?;
+        let mut loader = WeightLoader::new(cpu.pool(), checkpoint);
+        let plans = plans.try_map(max, |plan, rows| CpuPlan::new(plan, &mut loader, rows))?;
+        drop(loader);
+        let (sizes, mut states) = (states.1, States::new(states.0, states.1)?);
+        for (state, width) in plans.text.plan.recurrent_inputs() {
+            states.reserve_drafts(state, width, sizes);
         }
+        Ok(Self { cpu, options, plans, states, fed: Vec::new() })
+    }
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> String {
+        let CpuOptions { threads, numerics, .. } = self.options;
+        format!("cpu: {}, {threads} threads, products in {:?}", self.cpu.isa().name(), numerics.activations)
     }
 
-    /// f32 bytes of the activation buffers.
-    #[must_use]
-    pub fn buffer_bytes(&self) -> usize {
-        self.plan.floats_per_row() * self.max_rows * size_of::<f32>()
+    fn run(&mut self, entry: Entry, context: &StepContext<'_>) -> Result<(), LaunchError> {
+        let plan = self.plans.get_mut(entry).ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        plan.run(&self.cpu, &mut self.states, self.options.numerics, context)
     }
 
-    /// Executes every launch in order.
-    ///
-    /// # Errors
-    /// A kernel refused its arguments; the message names the op's source line.
-    pub fn run(
+    /// In as many passes as the head's buffers ask for.
+    fn logits(
         &mut self,
-        cpu: &Cpu,
-        states: &mut States,
-        numerics: Numerics,
-        context: &StepContext<'_>,
+        (entry, output): (Entry, &str),
+        wanted: &[usize],
+        out: &mut [f32],
     ) -> Result<(), LaunchError> {
-        execute::run(self, cpu, states, numerics, context)
+        let Some(&last) = wanted.iter().max() else { return Ok(()) };
+        let Plans { text, lm_head, encoder, mtp } = &mut self.plans;
+        let from = match entry {
+            Entry::Text => Some(&*text),
+            Entry::Encoder => encoder.as_ref(),
+            Entry::Mtp(depth) => mtp.get(depth),
+        };
+        let hidden = from.and_then(|plan| plan.output(output, last + 1));
+        let hidden = hidden.ok_or_else(|| no_such("output", output))?;
+        let (width, rows, vocab_size) =
+            (hidden.len() / (last + 1), lm_head.max_rows(), out.len() / wanted.len());
+        for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
+            let input = lm_head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
+            for (&row, input) in wanted.iter().zip(input.chunks_exact_mut(width)) {
+                input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
+            }
+            let context = StepContext { rows: wanted.len(), ..StepContext::default() };
+            lm_head.run(&self.cpu, &mut self.states, self.options.numerics, &context)?;
+            out.copy_from_slice(lm_head.output("logits", wanted.len()).unwrap_or(&[]));
+        }
+        Ok(())
+    }
+
+    fn write_input(
+        &mut self,
+        (entry, name): (Entry, &str),
+        rows: usize,
+        values: &[f32],
+    ) -> Result<(), LaunchError> {
+        let input = self.plans.get_mut(entry).and_then(|plan| plan.input_mut(name, rows));
+        let input = input.ok_or_else(|| no_such("input", name))?;
+        if input.len() != values.len() {
+            return Err(wrong_len(name, rows, (input.len(), values.len())));
+        }
+        input.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn feed(
+        &mut self,
+        (entry, output, num_rows): (Entry, &str, usize),
+        rows: &[usize],
+        (to, name): (Entry, &str),
+    ) -> Result<(), LaunchError> {
+        let values = self.plans.get(entry).and_then(|plan| plan.output(output, num_rows));
+        let values = values.ok_or_else(|| no_such("output", output))?;
+        let width = values.len() / num_rows.max(1);
+        self.fed.clear();
+        for row in rows {
+            self.fed.extend_from_slice(&values[row * width..(row + 1) * width]);
+        }
+        let fed = std::mem::take(&mut self.fed);
+        let result = self.write_input((to, name), rows.len(), &fed);
+        self.fed = fed;
+        result
+    }
+
+    fn read_output(&self, entry: Entry, name: &str, rows: usize) -> Result<Option<Vec<f32>>, LaunchError> {
+        Ok(self.plans.get(entry).and_then(|plan| plan.output(name, rows)).map(<[f32]>::to_vec))
+    }
+
+    fn clear_slot(&mut self, slot: usize) -> Result<(), LaunchError> {
+        self.states.clear_slot(slot);
+        Ok(())
+    }
+
+    fn copy_slot(&mut self, from: usize, to: usize) -> Result<(), LaunchError> {
+        self.states.copy_slot(from, to);
+        Ok(())
+    }
+
+    fn num_mtp_layers(&self) -> usize {
+        self.plans.mtp.len()
+    }
+
+    fn weight_bytes_per_step(&self) -> usize {
+        self.plans.text.weight_bytes_per_step() + self.plans.lm_head.weight_bytes_per_step()
+    }
+
+    fn activation_bytes(&self) -> usize {
+        self.plans.iter().map(CpuPlan::buffer_bytes).sum()
     }
 }

@@ -25,7 +25,7 @@ impl Taken {
 
 impl Registers {
     pub(super) fn new(plan: &Plan, max_rows: usize) -> Self {
-        let buffers = plan.buffer_widths.iter().map(|w| vec![0.0; w * max_rows]).collect();
+        let buffers = plan.buffer_row_bytes.iter().map(|bytes| vec![0.0; bytes / 4 * max_rows]).collect();
         Self { buffers, buffer_of: plan.buffers.clone(), widths: plan.widths.clone() }
     }
 

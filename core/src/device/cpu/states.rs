@@ -3,13 +3,15 @@
 use metrale_graph::{KvLayout, StateDecl, StateKind};
 use metrale_kernels::KernelError;
 use metrale_kernels::cpu::conv::{DraftRows, KeptInputs, SlotState};
-use metrale_kernels::cpu::kv_cache::{KvCache, KvDtype, KvShape};
+use metrale_kernels::cpu::kv_cache::{KvCache, KvShape};
 
+use crate::device::StateSizes;
+use crate::device::sizes::slot_len;
 use crate::lower::plan::StateId;
 
 /// All states of a model, by number.
 #[derive(Debug, Default)]
-pub struct States {
+pub(super) struct States {
     states: Vec<State>,
 }
 
@@ -32,59 +34,12 @@ struct Slots {
     max_drafts: usize,
 }
 
-/// How much of everything there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSizes {
-    /// Element type of keys and values.
-    pub kv_dtype: KvDtype,
-    /// Tokens per page.
-    pub block_size: usize,
-    /// Pages for keys and values of the rows.
-    pub num_blocks: usize,
-    /// Pages for keys and values of sources.
-    pub num_source_blocks: usize,
-    /// Slots of recurrent state.
-    pub num_slots: usize,
-}
-
-fn kv_bytes(layout: &KvLayout, dtype: KvDtype) -> usize {
-    layout.num_heads * (layout.k_dim + layout.v_dim) * dtype.num_bytes()
-}
-
-fn slot_len(kind: &StateKind) -> usize {
-    match kind {
-        StateKind::Recurrent { shape } => shape.iter().product(),
-        StateKind::Conv { channels, columns } => channels * columns,
-        StateKind::Kv(_) | StateKind::Cross(_) | StateKind::Tokens { .. } => 0,
-    }
-}
-
-/// Bytes of keys and values per token over all layers.
-#[must_use]
-pub fn kv_bytes_per_token(states: &[StateDecl], dtype: KvDtype) -> usize {
-    let of = |state: &StateDecl| if let StateKind::Kv(l) = &state.kind { kv_bytes(l, dtype) } else { 0 };
-    states.iter().map(of).sum()
-}
-
-/// Bytes of keys and values per source token over all layers.
-#[must_use]
-pub fn source_bytes_per_token(states: &[StateDecl], dtype: KvDtype) -> usize {
-    let of = |state: &StateDecl| if let StateKind::Cross(l) = &state.kind { kv_bytes(l, dtype) } else { 0 };
-    states.iter().map(of).sum()
-}
-
-/// Bytes of recurrent state per slot over all layers; 0 for a model that has none.
-#[must_use]
-pub fn recurrent_bytes_per_slot(states: &[StateDecl]) -> usize {
-    states.iter().map(|state| slot_len(&state.kind) * size_of::<f32>()).sum()
-}
-
 impl States {
     /// Allocates all states.
     ///
     /// # Errors
     /// A kind of state or dimensions that the kernels do not support.
-    pub fn new(states: &[StateDecl], sizes: StateSizes) -> Result<Self, KernelError> {
+    pub(super) fn new(states: &[StateDecl], sizes: StateSizes) -> Result<Self, KernelError> {
         let paged = |layout: &KvLayout, num_blocks| {
             let shape = KvShape {
                 num_blocks,
@@ -125,11 +80,11 @@ impl States {
         }
     }
 
-    /// Room for the inputs of up to `max_drafts` rows of each of `num_sequences`: `width` numbers per row change this state.
-    pub fn reserve_drafts(&mut self, id: StateId, width: usize, num_sequences: usize, max_drafts: usize) {
+    /// Room for the inputs of rows that may be taken back: `width` numbers per row change this state.
+    pub(super) fn reserve_drafts(&mut self, id: StateId, width: usize, sizes: StateSizes) {
         if let State::Slots(slots) = &mut self.states[id.0] {
-            slots.draft_inputs = vec![0.0; num_sequences * max_drafts * width];
-            slots.max_drafts = max_drafts;
+            slots.draft_inputs = vec![0.0; sizes.num_seqs * sizes.max_drafts * width];
+            slots.max_drafts = sizes.max_drafts;
         }
     }
 
@@ -153,7 +108,7 @@ impl States {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn clear_slot(&mut self, slot: usize) {
+    pub(super) fn clear_slot(&mut self, slot: usize) {
         for Slots { data, slot_len, .. } in self.slots() {
             data[slot * *slot_len..][..*slot_len].fill(0.0);
         }
@@ -163,7 +118,7 @@ impl States {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn copy_slot(&mut self, from: usize, to: usize) {
+    pub(super) fn copy_slot(&mut self, from: usize, to: usize) {
         for Slots { data, slot_len, .. } in self.slots() {
             data.copy_within(from * *slot_len..(from + 1) * *slot_len, to * *slot_len);
         }

@@ -5,11 +5,9 @@ use metrale_kernels::cpu::attention::Sequence;
 use metrale_kernels::cpu::kv_cache::{KvCache, KvDtype, KvShape};
 use smallvec::SmallVec;
 
+use crate::device::LOCAL_PAGE;
 use crate::lower::Plan;
 use crate::lower::plan::{KvHeads, Step};
-
-/// Rows per page of [`LocalPages`].
-pub const LOCAL_PAGE: usize = 16;
 
 /// Buffers that the launches of a plan share.
 #[derive(Debug, Default)]

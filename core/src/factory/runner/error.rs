@@ -4,7 +4,7 @@ use metrale_graph::resolve::Report;
 use metrale_graph::verify::VerifyError;
 use metrale_kernels::KernelError;
 
-use crate::device::cpu::LoadError;
+use crate::device::LoadError;
 use crate::lower::LowerError;
 use crate::plugin::PluginError;
 
@@ -41,9 +41,9 @@ pub enum BuildError {
     /// A weight cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The states cannot be allocated.
-    #[error("error[P0601]: {0}")]
-    States(#[from] KernelError),
+    /// The device cannot be used.
+    #[error("error[P0503]: {0}")]
+    Device(#[from] KernelError),
     /// The KV cache cannot hold one sequence.
     #[error(
         "error[P0602]: a sequence of {max_model_len} tokens needs {needed} bytes of KV cache, and there are {available}\n   help: raise --kv-cache-memory-bytes or lower --max-model-len to at most {fits}"
@@ -83,9 +83,14 @@ pub enum BuildError {
         /// The plugin has the entry point; its weights are missing.
         is_described: bool,
     },
-    /// The model needs something that this device does not do.
-    #[error("error[P0501]: {0}")]
-    Unsupported(String),
+    /// Drafts were asked for, and the device cannot take rows of this model back.
+    #[error(
+        "error[P0605]: --speculative-config: {reason}\n   help: leave it out, or run the model with --device cpu"
+    )]
+    NoDrafts {
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 fn list(problems: &[VerifyError]) -> String {

@@ -1,5 +1,6 @@
-//! Plugin and checkpoint to runner: open, trace, resolve, lower, load, size.
+//! Plugin and checkpoint to runner: open, trace, resolve, lower, size, load.
 
+mod device;
 mod error;
 mod size;
 mod trace;
@@ -9,21 +10,21 @@ use metrale_graph::checkpoint::Headers;
 use metrale_graph::resolve::Resolution;
 use metrale_graph::{Attrs, Graph, StateDecl};
 use metrale_kernels::cpu::kv_cache::KvDtype;
-use metrale_kernels::cpu::{Cpu, Isa};
 use metrale_plugin_api::abi::PluginModule_Ref;
 
-use crate::device::cpu::{CpuPlan, LOCAL_PAGE, Numerics, States, WeightLoader};
-use crate::exec::runner::Device;
+use crate::device::{Checkpoint, LOCAL_PAGE, MaxRows, Plans};
 use crate::exec::{Chain, ModelRunner, Rows};
-use crate::lower::{Plan, Taps, lower};
+use crate::lower::{Taps, Target, lower};
 use crate::weights::{ModelSource, Progress, Stage};
 
+pub use device::DeviceOptions;
+use device::OpenDevice;
 pub use error::BuildError;
 use size::{Needs, size};
 use trace::{Traced, trace};
 use weights::resolve_all;
 
-/// Rows of one pass through the head.
+/// Rows of one pass through the head, at least.
 const LM_HEAD_ROWS: usize = 64;
 
 /// What to do with the multi-token-prediction head of a model.
@@ -40,12 +41,8 @@ pub enum MtpHead {
 /// What a user decides about a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
-    /// CPU threads.
-    pub threads: usize,
-    /// Instruction set of the CPU kernels.
-    pub isa: Isa,
-    /// How numbers are computed.
-    pub numerics: Numerics,
+    /// Where the model runs, and how numbers are computed there.
+    pub device: DeviceOptions,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
     /// Longest sequence; the model's own limit if `None`.
@@ -104,14 +101,6 @@ pub struct BuiltModel {
     pub notes: Vec<String>,
 }
 
-/// The plans of all entry points that run.
-struct Plans {
-    text: Plan,
-    lm_head: Plan,
-    encoder: Option<Plan>,
-    mtp: Vec<Plan>,
-}
-
 /// Builds a runner. `attrs` is what the plugin's `open` gets; without a `source` the weights are dummies.
 ///
 /// # Errors
@@ -136,46 +125,36 @@ pub fn build_runner(
         MtpHead::Skip => weights.mtp.clear(),
     }
     let states = all_states(&traced, weights.mtp.len());
-    let plans = lower_all(&traced, &weights, &states, options.taps)?;
+    let device = OpenDevice::open(&options.device)?;
+    let plans = lower_all(&traced, &weights, &states, device.target(), options.taps)?;
 
-    if plans.mtp.iter().any(|plan| plan.recurrent_inputs().next().is_some()) {
-        let reason = "a multi-token-prediction head with recurrent state cannot draft on the cpu device";
-        return Err(BuildError::Unsupported(reason.to_owned()));
-    }
+    device.check_drafts(&plans, options.max_num_drafts)?;
+    let budget = device.budget(&plans, options)?;
     let needs = Needs {
         states: &states,
         has_encoder: traced.encoder.is_some(),
         draft_row_bytes: plans.text.recurrent_inputs().map(|(_, width)| width * size_of::<f32>()).sum(),
     };
-    let sizes = size(&traced.facts, &needs, options, &mut notes)?;
-    let cpu =
-        Cpu::with_isa(options.threads, options.isa).map_err(|e| BuildError::Unsupported(e.to_string()))?;
+    let sizes = size(&traced.facts, &needs, (options, budget), &mut notes)?;
+    let limits = sizes.limits;
+    let max = MaxRows {
+        text: limits.max_num_batched_tokens,
+        lm_head: LM_HEAD_ROWS,
+        encoder: limits.max_model_len.next_multiple_of(LOCAL_PAGE),
+        num_seqs: limits.max_num_seqs,
+        model_len: limits.max_model_len,
+    };
     let progress = Progress::new(Stage::Load, source.map_or(0, |s| Headers::num_bytes(s.headers())));
     let on_bytes = |bytes| progress.advance(bytes);
-    let mut loader = WeightLoader::new(cpu.pool(), source, &on_bytes);
-    let max_rows = sizes.limits.max_num_batched_tokens;
-    let text = CpuPlan::new(plans.text, &mut loader, max_rows)?;
-    let lm_head = CpuPlan::new(plans.lm_head, &mut loader, LM_HEAD_ROWS)?;
-    let source_rows = sizes.limits.max_model_len.next_multiple_of(LOCAL_PAGE);
-    let encoder = plans.encoder.map(|plan| CpuPlan::new(plan, &mut loader, source_rows)).transpose()?;
-    let mtp = plans
-        .mtp
-        .into_iter()
-        .map(|plan| CpuPlan::new(plan, &mut loader, max_rows))
-        .collect::<Result<Vec<_>, _>>()?;
+    let checkpoint = Checkpoint::new(source, &on_bytes);
+    let device = device.load(plans, &checkpoint, max, (&states, sizes.states))?;
     drop(progress);
 
-    let activation_bytes =
-        [&text, &lm_head].into_iter().chain(&encoder).chain(&mtp).map(CpuPlan::buffer_bytes).sum();
-    let mut states = States::new(&states, sizes.states)?;
-    text.reserve_drafts(&mut states, sizes.limits.max_num_seqs, sizes.limits.max_num_drafts);
+    let activation_bytes = device.activation_bytes();
     let runner = ModelRunner {
-        device: Device { cpu, states, numerics: options.numerics },
-        text,
-        lm_head,
-        encoder,
-        mtp,
-        limits: sizes.limits,
+        device,
+        limits,
+        encoder_rows: traced.encoder.as_ref().map(|_| max.encoder),
         num_snapshots: sizes.num_snapshots,
         rows: Rows::default(),
         num_rows: 0,
@@ -211,19 +190,20 @@ fn lower_all(
     traced: &Traced,
     weights: &weights::Resolved,
     states: &[StateDecl],
+    target: Target,
     taps: Taps,
 ) -> Result<Plans, BuildError> {
-    let plan = |graph: &Graph, weights: &Resolution, taps| lower(graph, weights, states, taps);
+    let plan = |graph: &Graph, weights: &Resolution| lower(graph, weights, states, target);
     let encoder = traced.encoder.as_ref().zip(weights.encoder.as_ref());
     Ok(Plans {
-        text: plan(&traced.text, &weights.text, taps)?,
-        lm_head: plan(&traced.lm_head, &weights.lm_head, Taps::Drop)?,
-        encoder: encoder.map(|(graph, weights)| plan(graph, weights, Taps::Drop)).transpose()?,
+        text: lower(&traced.text, &weights.text, states, Target { taps, ..target })?,
+        lm_head: plan(&traced.lm_head, &weights.lm_head)?,
+        encoder: encoder.map(|(graph, weights)| plan(graph, weights)).transpose()?,
         mtp: traced
             .mtp
             .iter()
             .zip(&weights.mtp)
-            .map(|(graph, weights)| plan(graph, weights, Taps::Drop))
+            .map(|(graph, weights)| plan(graph, weights))
             .collect::<Result<_, _>>()?,
     })
 }

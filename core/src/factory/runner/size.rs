@@ -3,11 +3,9 @@
 use metrale_graph::StateDecl;
 
 use super::{BuildError, ModelFacts, RunnerOptions};
-use crate::device::cpu::{StateSizes, kv_bytes_per_token, recurrent_bytes_per_slot, source_bytes_per_token};
+use crate::device::{StateSizes, kv_bytes_per_token, recurrent_bytes_per_slot, source_bytes_per_token};
 use crate::exec::{RunnerLimits, SourceLimits};
 
-/// KV cache when the user does not say: this, or what one sequence of full length needs.
-const DEFAULT_KV_BYTES: u64 = 1 << 30;
 /// Snapshots of recurrent state when the user does not say: as many as fit here, but at most so many.
 const DEFAULT_SNAPSHOT_BYTES: usize = 256 << 20;
 const DEFAULT_MAX_SNAPSHOTS: usize = 64;
@@ -19,6 +17,15 @@ pub(super) struct Sizes {
     pub(super) num_snapshots: usize,
     pub(super) kv_cache_bytes: u64,
     pub(super) recurrent_bytes: u64,
+}
+
+/// Memory that states may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Bytes in all.
+    pub(super) free: u64,
+    /// Bytes of KV cache when the user does not say: this, or what one sequence of full length needs.
+    pub(super) default_kv: u64,
 }
 
 /// What a model keeps per sequence.
@@ -33,12 +40,12 @@ pub(super) struct Needs<'a> {
 pub(super) fn size(
     facts: &ModelFacts,
     needs: &Needs<'_>,
-    options: &RunnerOptions,
+    (options, budget): (&RunnerOptions, Budget),
     notes: &mut Vec<String>,
 ) -> Result<Sizes, BuildError> {
-    let free = free_memory();
-    let recurrent = size_recurrent(needs, options, free)?;
-    let paged = size_pages(facts, needs.states, options, free.saturating_sub(recurrent.bytes), notes)?;
+    let recurrent = size_recurrent(needs, options, budget.free)?;
+    let left = Budget { free: budget.free.saturating_sub(recurrent.bytes), ..budget };
+    let paged = size_pages(facts, needs.states, (options, left), notes)?;
     let source = needs
         .has_encoder
         .then_some(SourceLimits { max_len: paged.max_model_len, num_blocks: paged.num_blocks });
@@ -59,6 +66,8 @@ pub(super) fn size(
         num_blocks: paged.num_blocks,
         num_source_blocks: paged.num_blocks,
         num_slots: recurrent.num_slots,
+        num_seqs: options.max_num_seqs,
+        max_drafts: options.max_num_drafts,
     };
     Ok(Sizes {
         limits,
@@ -109,8 +118,7 @@ struct Pages {
 fn size_pages(
     facts: &ModelFacts,
     states: &[StateDecl],
-    options: &RunnerOptions,
-    free: u64,
+    (options, budget): (&RunnerOptions, Budget),
     notes: &mut Vec<String>,
 ) -> Result<Pages, BuildError> {
     let (block_size, dtype) = (options.block_size, options.kv_dtype);
@@ -124,8 +132,9 @@ fn size_pages(
         return Ok(Pages { max_model_len, num_blocks: wanted_blocks as usize, bytes: 0 });
     }
     let bytes_for = |tokens: usize| (tokens.div_ceil(block_size) as u64 + 1) * block_bytes;
-    let available =
-        options.kv_cache_bytes.unwrap_or_else(|| DEFAULT_KV_BYTES.max(bytes_for(max_model_len)).min(free));
+    let available = options
+        .kv_cache_bytes
+        .unwrap_or_else(|| budget.default_kv.max(bytes_for(max_model_len)).min(budget.free));
     let fits = ((available / block_bytes).saturating_sub(1) as usize).saturating_mul(block_size);
     if fits < max_model_len {
         if options.max_model_len.is_some() || fits == 0 {
@@ -137,13 +146,4 @@ fn size_pages(
     }
     let num_blocks = wanted_blocks.min(available / block_bytes) as usize;
     Ok(Pages { max_model_len, num_blocks, bytes: num_blocks as u64 * block_bytes })
-}
-
-/// Half of what the machine has free, as far as it tells.
-fn free_memory() -> u64 {
-    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?.to_owned();
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
-    });
-    available.map_or(u64::MAX, |bytes| bytes / 2)
 }

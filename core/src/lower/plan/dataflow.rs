@@ -6,14 +6,20 @@ impl Step {
     /// Registers that it reads.
     #[must_use]
     pub fn reads(&self) -> Vec<Reg> {
+        let mut copy = self.clone();
+        copy.reads_mut().into_iter().map(|reg| *reg).collect()
+    }
+
+    /// Registers that it reads, to be exchanged for others.
+    pub(crate) fn reads_mut(&mut self) -> Vec<&mut Reg> {
         match self {
             Self::Embed { .. } | Self::Sinusoid { .. } => vec![],
             Self::Linear { x, projections } => {
-                let residuals = projections.iter().filter_map(|p| match p.epilogue {
+                let residuals = projections.iter_mut().filter_map(|p| match &mut p.epilogue {
                     Epilogue::Residual(r) => Some(r),
                     _ => None,
                 });
-                std::iter::once(*x).chain(residuals).collect()
+                std::iter::once(x).chain(residuals).collect()
             }
             Self::RmsNorm { x, .. }
             | Self::LayerNorm { x, .. }
@@ -22,27 +28,34 @@ impl Step {
             | Self::Conv { x, .. }
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
-            | Self::Slice { x, .. } => vec![*x],
-            Self::KvWrite { k, v, .. } => vec![*k, *v],
-            Self::LocalAttention { q, k, v, .. } => vec![*q, *k, *v],
-            Self::DeltaRule { q, k, v, g, beta, .. } => vec![*q, *k, *v, *g, *beta],
-            Self::Moe(moe) => vec![moe.x, moe.logits],
-            Self::Attention { q, .. } => vec![*q],
+            | Self::Convert { x, .. }
+            | Self::Slice { x, .. } => vec![x],
+            Self::KvWrite { k, v, .. } => vec![k, v],
+            Self::LocalAttention { q, k, v, .. } => vec![q, k, v],
+            Self::DeltaRule { q, k, v, g, beta, .. } => vec![q, k, v, g, beta],
+            Self::Moe(moe) => vec![&mut moe.x, &mut moe.logits],
+            Self::Attention { q, .. } => vec![q],
             Self::Binary { a, b, .. } => match b {
-                Operand::Reg(b) | Operand::PerRow(b) => vec![*a, *b],
-                Operand::Vector(_) => vec![*a],
+                Operand::Reg(b) | Operand::PerRow(b) => vec![a, b],
+                Operand::Vector(_) => vec![a],
             },
-            Self::Concat { parts, .. } => parts.iter().map(|p| p.0).collect(),
+            Self::Concat { parts, .. } => parts.iter_mut().map(|p| &mut p.0).collect(),
         }
     }
 
     /// Registers that it writes.
     #[must_use]
     pub fn writes(&self) -> Vec<Reg> {
+        let mut copy = self.clone();
+        copy.writes_mut().into_iter().map(|reg| *reg).collect()
+    }
+
+    /// Registers that it writes, to be exchanged for others.
+    pub(crate) fn writes_mut(&mut self) -> Vec<&mut Reg> {
         match self {
-            Self::Linear { projections, .. } => projections.iter().map(|p| p.out).collect(),
+            Self::Linear { projections, .. } => projections.iter_mut().map(|p| &mut p.out).collect(),
             Self::KvWrite { .. } => vec![],
-            Self::Moe(moe) => vec![moe.inner, moe.chosen, moe.out],
+            Self::Moe(moe) => vec![&mut moe.inner, &mut moe.chosen, &mut moe.out],
             Self::Embed { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
@@ -56,8 +69,9 @@ impl Step {
             | Self::Unary { out, .. }
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
+            | Self::Convert { out, .. }
             | Self::Slice { out, .. }
-            | Self::Concat { out, .. } => vec![*out],
+            | Self::Concat { out, .. } => vec![out],
         }
     }
 

@@ -36,6 +36,26 @@ pub struct TableId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId(pub usize);
 
+/// Element type of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// 32-bit floats.
+    F32,
+    /// Brain floats.
+    BF16,
+}
+
+impl ElementType {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn num_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::BF16 => 2,
+        }
+    }
+}
+
 /// A step and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Planned {
@@ -74,10 +94,12 @@ pub struct Plan {
     pub steps: Vec<Planned>,
     /// Width of every register.
     pub widths: Vec<usize>,
+    /// Element type of every register.
+    pub types: Vec<ElementType>,
     /// Buffer of every register; filled by the memory plan.
     pub buffers: Vec<usize>,
-    /// Width of every buffer.
-    pub buffer_widths: Vec<usize>,
+    /// Bytes of a row in every buffer.
+    pub buffer_row_bytes: Vec<usize>,
     /// Matrices.
     pub matrices: Vec<ResolvedWeight>,
     /// Vectors.
@@ -103,9 +125,15 @@ impl Plan {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, r)| *r)
     }
 
-    /// f32 activations per row that the buffers take.
+    /// Bytes of a row of a register.
     #[must_use]
-    pub fn floats_per_row(&self) -> usize {
-        self.buffer_widths.iter().sum()
+    pub fn row_bytes(&self, reg: Reg) -> usize {
+        self.widths[reg.0] * self.types[reg.0].num_bytes()
+    }
+
+    /// Bytes per row that the buffers take.
+    #[must_use]
+    pub fn bytes_per_row(&self) -> usize {
+        self.buffer_row_bytes.iter().sum()
     }
 }

@@ -191,6 +191,13 @@ pub enum Step {
         /// Output.
         out: Reg,
     },
+    /// The same numbers as elements of the output's type.
+    Convert {
+        /// Input.
+        x: Reg,
+        /// Output.
+        out: Reg,
+    },
     /// Cuts columns out of rows.
     Slice {
         /// Input.

@@ -1,8 +1,8 @@
 //! Attention of queries over paged keys and values.
 //!
 //! Contexts of batches with few rows are cut into splits that run side by side; their results, (max, sum, weighted
-//! values), are added in order. A row's result depends on the length of the splits, and on nothing else in the batch;
-//! unless the caller fixes the length, it is chosen so that the batch fills the device.
+//! values), are added in order. A row's result depends on the splits of its sequence, and on nothing else in the batch;
+//! unless the caller fixes their length, there are as many as fill the device, of equal parts of each context.
 
 mod rows;
 
@@ -13,13 +13,16 @@ use super::launch::{Arguments, Grid};
 use super::memory::{View, ViewMut};
 pub use crate::cpu::attention::Sequence;
 use crate::error::{KernelError, Result, ensure_len, ensure_value};
-pub use rows::{Rows, Visible};
+use rows::Views;
+pub use rows::{Listed, Rows, Visible};
 
 const OP: &str = "paged_attention";
 /// Rows from which a batch fills the device without splits.
 const MANY_ROWS: usize = 256;
-/// Fewest keys of a split.
-const SPLIT: usize = 256;
+/// Fewest keys of a split: of sequences with one row each, and of others.
+const FEWEST_KEYS: [usize; 2] = [64, 256];
+/// Most splits; as in `cuda/attention/combine.cu`.
+const MAX_SPLITS: usize = 512;
 /// Threads of a block.
 const THREADS: usize = 128;
 /// Queries of a tile: heads of a kv head, of one row or of a few rows.
@@ -62,6 +65,7 @@ pub fn paged<T: Element>(
     if rows.is_empty() {
         return Ok(());
     }
+    let views = rows.views()?;
     let same = rows.block_size == shape.block_size && rows.num_blocks <= shape.num_blocks;
     ensure_value(
         OP,
@@ -81,10 +85,12 @@ pub fn paged<T: Element>(
     }
     let splits = Splits::of(cuda, attention, shape, rows);
     let num_splits = splits.count;
+    let few = num_splits <= MAX_SPLITS;
+    ensure_value(OP, "splits", num_splits, few, format_args!("at most {MAX_SPLITS}; raise keys_per_split"))?;
     let results = rows.num_rows * heads * num_splits * (shape.value_dim + 2);
     let workspace = if num_splits > 1 { results } else { 1 };
     cuda.with_workspace(workspace, |partial| {
-        let call = Call { cuda, attention, q, cache, rows, splits };
+        let call = Call { cuda, attention, q, cache, rows, views, splits };
         // bf16 over bf16 runs on the tensor cores.
         let on_tensor_cores = T::pick(false, true);
         if on_tensor_cores {
@@ -97,7 +103,7 @@ pub fn paged<T: Element>(
         }
         let arguments = Arguments::new().view(partial.view()).view_mut(out);
         let arguments = arguments.int(num_splits).int(shape.value_dim);
-        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32).min(THREADS));
+        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32));
         // SAFETY: every split wrote its result for every row and head.
         unsafe { cuda.launch(OP, kernel!(T, "attention_combine"), grid, arguments) }
     })
@@ -106,21 +112,25 @@ pub fn paged<T: Element>(
 /// How contexts are cut.
 #[derive(Debug, Clone, Copy)]
 struct Splits {
+    /// Keys of a split; 0 if every sequence is cut into equal parts of its own.
     keys: usize,
+    /// Fewest keys of such a part.
+    fewest: usize,
     count: usize,
 }
 
 impl Splits {
     fn of(cuda: &Cuda, attention: Attention, shape: KvShape, rows: &Rows) -> Self {
-        let context = rows.max_context.max(1);
-        let keys = attention.keys_per_split.unwrap_or_else(|| {
-            let group = attention.num_heads / shape.num_kv_heads;
-            let units =
-                rows.num_tiles((QUERIES / group).max(1)) * shape.num_kv_heads * group.div_ceil(QUERIES);
-            context.div_ceil(Self::filling(cuda, units, resident_blocks(shape)))
-        });
-        let keys = keys.max(if attention.keys_per_split.is_some() { 1 } else { SPLIT }).next_multiple_of(64);
-        Self { keys, count: context.div_ceil(keys) }
+        let longest = rows.longest.max(1);
+        if let Some(keys) = attention.keys_per_split {
+            let keys = keys.max(1).next_multiple_of(64);
+            return Self { keys, fewest: keys, count: longest.div_ceil(keys) };
+        }
+        let group = attention.num_heads / shape.num_kv_heads;
+        let units = rows.num_tiles((QUERIES / group).max(1)) * shape.num_kv_heads * group.div_ceil(QUERIES);
+        let fewest = FEWEST_KEYS[usize::from(!rows.is_single())];
+        let filling = Self::filling(cuda, units, resident_blocks(shape));
+        Self { keys: 0, fewest, count: filling.min(longest.div_ceil(fewest)).min(MAX_SPLITS) }
     }
 
     /// The number of splits with which `units` blocks each fill the device in as few waves as possible.
@@ -152,6 +162,7 @@ struct Call<'a, T> {
     q: View<'a, T>,
     cache: &'a KvCache,
     rows: &'a Rows,
+    views: Views<'a>,
     splits: Splits,
 }
 
@@ -177,11 +188,12 @@ impl<T: Element> Call<'_, T> {
     fn vectors(&self, out: &mut ViewMut<'_, T>, partial: &mut ViewMut<'_, f32>) -> Result<()> {
         let (rows, shape) = (self.rows, self.cache.shape());
         let variant = Variant::of(shape, self.group());
-        let arguments = self.begin().view(rows.sequences.view()).view(rows.ends.view());
-        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(partial);
+        let views = self.views;
+        let arguments = self.begin().view(views.sequences).view(views.ends);
+        let arguments = arguments.view(views.table_starts).view(views.tables).view_mut(out).view_mut(partial);
         let arguments = arguments.int(shape.block_size).int(shape.num_kv_heads);
         let arguments = arguments.int(shape.head_dim).int(shape.value_dim).int(self.attention.num_heads);
-        let arguments = arguments.int(rows.max_blocks).int(self.splits.keys).int(self.window());
+        let arguments = arguments.int(self.splits.keys).int(self.splits.fewest).int(self.window());
         let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));
         let per_row = shape.num_kv_heads * self.group().div_ceil(variant.heads);
         let grid = Grid::new((self.splits.count, per_row, rows.num_rows), (THREADS, 1));
@@ -212,14 +224,14 @@ impl<T: Element> Call<'_, T> {
             format_args!("a head that fits {limit} bytes of shared memory"),
         )?;
         let tiles = rows.num_tiles((QUERIES / self.group()).max(1));
-        let single_rows = usize::from(rows.num_tokens.iter().all(|&n| n == 1));
         let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
-        let arguments = self.begin().view(rows.starts.view()).view(rows.contexts.view());
-        let arguments = arguments.view(rows.block_tables.view()).view_mut(out).view_mut(partial);
+        let views = self.views;
+        let arguments = self.begin().view(views.starts).view(views.contexts);
+        let arguments = arguments.view(views.table_starts).view(views.tables).view_mut(out).view_mut(partial);
         let arguments = arguments.int(shape.block_size).int(shape.num_kv_heads);
         let arguments = arguments.int(shape.head_dim).int(shape.value_dim).int(rows.num_tokens.len());
-        let arguments = arguments.int(single_rows).int(self.attention.num_heads);
-        let arguments = arguments.int(rows.max_blocks).int(self.splits.keys);
+        let arguments = arguments.int(usize::from(rows.is_single())).int(self.attention.num_heads);
+        let arguments = arguments.int(self.splits.keys).int(self.splits.fewest);
         let causal = usize::from(rows.visible == Visible::Causal);
         let arguments = arguments.int(self.window()).int(causal).int(warps_per_tile);
         let arguments = arguments.float(self.attention.scale).float(self.attention.softcap.unwrap_or(0.0));

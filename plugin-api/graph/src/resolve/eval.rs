@@ -52,6 +52,12 @@ impl Expr {
             Self::LogNeg(of) => of.to_f32(bytes_of)?.iter().map(|w| (-w).ln()).collect(),
         })
     }
+
+    /// Largest absolute value of a dummy matrix with rows of so many elements.
+    #[must_use]
+    pub fn dummy_scale(row_len: usize) -> f32 {
+        1.7 / (row_len as f32).sqrt()
+    }
 }
 
 /// Weights for a model without a checkpoint: repeatable, zero-mean, scaled so that activations keep their size; vectors are
@@ -61,7 +67,7 @@ fn dummy(name: &str, shape: &[usize]) -> Vec<f32> {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     let is_vector = shape.len() <= 1;
-    let scale = if is_vector { 0.05 } else { 1.7 / (*shape.last().unwrap_or(&1) as f32).sqrt() };
+    let scale = if is_vector { 0.05 } else { Expr::dummy_scale(*shape.last().unwrap_or(&1)) };
     let center = if is_vector { 1.0 } else { 0.0 };
     let count = shape.iter().product::<usize>() as u64;
     (0..count)

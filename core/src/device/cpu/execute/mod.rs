@@ -12,9 +12,11 @@ use metrale_kernels::cpu::rope::{self, Pairing, Tables, TablesMut};
 use metrale_kernels::cpu::{Cpu, Weight, embedding, sinusoid};
 use smallvec::SmallVec;
 
+use super::plan::{CpuPlan, Table};
 use super::registers::{Registers, Taken};
+use super::states::States;
 use super::workspace::Workspace;
-use super::{CpuPlan, LaunchError, Numerics, States, StepContext, Table};
+use super::{LaunchError, Numerics, StepContext};
 use crate::lower::plan::{
     Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
 };
@@ -42,11 +44,7 @@ pub(super) fn run(
     numerics: Numerics,
     context: &StepContext<'_>,
 ) -> std::result::Result<(), LaunchError> {
-    let failed = |source: &metrale_graph::Source, e: KernelError| LaunchError {
-        message: e.to_string(),
-        source_line: source.clone(),
-    };
-    prepare(plan, context).map_err(|e| failed(&metrale_graph::Source::default(), e))?;
+    prepare(plan, context)?;
     let mut executor = Executor {
         cpu,
         states,
@@ -60,7 +58,7 @@ pub(super) fn run(
         workspace: &mut plan.workspace,
     };
     for planned in &plan.plan.steps {
-        executor.launch(&planned.step).map_err(|e| failed(&planned.source, e))?;
+        executor.launch(&planned.step).map_err(|e| LaunchError::new(&planned.source, &e))?;
     }
     Ok(())
 }
@@ -148,6 +146,7 @@ impl Executor<'_> {
                 }
                 self.mapping(*x, *out, |x, out| elementwise::scale(cpu, x, *factor, *shift, out))
             }
+            Step::Convert { x, out } => self.changing(*x, *out, |_| Ok(())),
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
                 let to = elementwise::Columns { width: *count, start: 0 };

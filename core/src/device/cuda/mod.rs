@@ -1,0 +1,227 @@
+//! The CUDA device: executes launch plans with the CUDA kernels of `metrale-kernels`.
+//!
+//! The host checks and uploads what a step indexes with ([`inputs`]), then launches the plan ([`execute`]) or what was
+//! recorded of it ([`graphs`]). Nothing is allocated in steady use.
+
+mod execute;
+mod graphs;
+mod inputs;
+mod load;
+mod local;
+mod plan;
+mod registers;
+mod states;
+
+use metrale_graph::StateDecl;
+use metrale_kernels::Result;
+use metrale_kernels::cuda::{Cuda, Indices};
+
+use super::{
+    Checkpoint, Device, Entry, LaunchError, LoadError, MaxRows, Plans, StateSizes, StepContext, no_such,
+    wrong_len,
+};
+use crate::lower::plan::ElementType;
+use graphs::{Graphs, Part, bucket};
+use inputs::{StepInputs, Uploads};
+use load::WeightLoader;
+pub use load::weight_bytes;
+use plan::CudaPlan;
+use states::States;
+
+/// What a user decides about the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CudaOptions {
+    /// Number of the device.
+    pub ordinal: usize,
+    /// Element type of activations.
+    pub activations: ElementType,
+    /// Share of the device's memory that weights, states and activations may take.
+    pub memory_utilization: f32,
+    /// Launch kernel by kernel instead of replaying recorded steps.
+    pub enforce_eager: bool,
+}
+
+/// One model on a GPU.
+#[derive(Debug)]
+pub struct CudaDevice {
+    // Before the buffers that it uses.
+    graphs: Graphs,
+    plans: Plans<CudaPlan>,
+    states: States,
+    uploads: Uploads,
+    /// The last step.
+    inputs: StepInputs,
+    /// Wanted rows, where they are more than the head takes at once.
+    wanted: Indices,
+    options: CudaOptions,
+    cuda: Cuda,
+}
+
+impl CudaDevice {
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// A weight cannot be loaded, or a state not be kept.
+    pub fn load(
+        (cuda, options): (Cuda, CudaOptions),
+        plans: Plans,
+        checkpoint: &Checkpoint<'_>,
+        max: MaxRows,
+        (states, sizes): (&[StateDecl], StateSizes),
+    ) -> std::result::Result<Self, LoadError> {
+        let max = MaxRows {
+            text: max.text.max(bucket(max.num_seqs)),
+            lm_head: max.lm_head.max(bucket(max.num_seqs)),
+            ..max
+        };
+        let mut loader = WeightLoader::new(&cuda, checkpoint, options.activations);
+        let plans = plans.try_map(max, |plan, rows| CudaPlan::new(&cuda, plan, &mut loader, rows))?;
+        drop(loader);
+        Ok(Self {
+            graphs: Graphs::new(!options.enforce_eager),
+            plans,
+            states: States::new(&cuda, states, sizes)?,
+            uploads: Uploads::new(&cuda, max, sizes)?,
+            inputs: StepInputs::of_rows(0),
+            wanted: Indices::new(&cuda, max.lm_head)?,
+            options,
+            cuda,
+        })
+    }
+
+    /// The head over the rows that a list names; `size` is set if the list lies where recorded work expects it.
+    fn head(
+        &mut self,
+        (entry, output): (Entry, &str),
+        listed: bool,
+    ) -> std::result::Result<usize, LaunchError> {
+        let Self { graphs, plans, states, inputs, wanted, cuda, .. } = self;
+        let wanted = match &inputs.wanted {
+            Some(list) if listed => list,
+            _ => &*wanted,
+        };
+        let Plans { text, lm_head, encoder, mtp } = plans;
+        let from = match entry {
+            Entry::Text => Some(&*text),
+            Entry::Encoder => encoder.as_ref(),
+            Entry::Mtp(depth) => mtp.get(depth),
+        };
+        let from = from.ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        let size = wanted.len();
+        let head_inputs = StepInputs::of_rows(size);
+        let mut work = || {
+            execute::gather(cuda, (from, output, inputs.rows), wanted, (lm_head, "hidden"))?;
+            lm_head.run(cuda, states, &head_inputs)
+        };
+        if listed {
+            graphs.run(cuda, (Part::Head(entry), size), work)?
+        } else {
+            work()?
+        }
+        Ok(size)
+    }
+}
+
+impl Device for CudaDevice {
+    fn describe(&self) -> String {
+        let info = self.cuda.info();
+        let steps = if self.options.enforce_eager { "launch by launch" } else { "recorded" };
+        let CudaOptions { ordinal, activations, .. } = self.options;
+        format!("cuda:{ordinal}: {}, activations {activations:?}, decode steps {steps}", info.name)
+    }
+
+    fn run(&mut self, entry: Entry, context: &StepContext<'_>) -> std::result::Result<(), LaunchError> {
+        let Self { graphs, plans, states, uploads, inputs, cuda, .. } = self;
+        let plan = plans.get_mut(entry).ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        let size = context.is_decode().then(|| bucket(context.rows)).filter(|&size| size <= plan.max_rows());
+        let padded = size.unwrap_or(context.rows);
+        let wanted = bucket(context.logits_rows.len().max(1)).max(context.logits_rows.len());
+        *inputs = uploads.step(cuda, plan.needs, context, padded, wanted)?;
+        match size {
+            Some(size) => graphs.run(cuda, (Part::Entry(entry), size), || plan.run(cuda, states, inputs)),
+            None => plan.run(cuda, states, inputs),
+        }
+    }
+
+    fn logits(
+        &mut self,
+        from: (Entry, &str),
+        wanted: &[usize],
+        out: &mut [f32],
+    ) -> std::result::Result<(), LaunchError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let vocab_size = out.len() / wanted.len();
+        if self.inputs.wanted.is_some() {
+            self.head(from, true)?;
+            return Ok(self.download_logits(wanted.len(), out)?);
+        }
+        let rows = self.plans.lm_head.max_rows();
+        for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
+            let list: Vec<u32> = wanted.iter().map(|&row| row as u32).collect();
+            self.wanted.set(&self.cuda, &list, self.inputs.rows)?;
+            self.head(from, false)?;
+            self.download_logits(wanted.len(), out)?;
+        }
+        Ok(())
+    }
+
+    fn write_input(
+        &mut self,
+        (entry, name): (Entry, &str),
+        rows: usize,
+        values: &[f32],
+    ) -> std::result::Result<(), LaunchError> {
+        let plan = self.plans.get_mut(entry).ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        let width = plan.input_width(name).ok_or_else(|| no_such("input", name))?;
+        if values.len() != rows * width {
+            return Err(wrong_len(name, rows, (rows * width, values.len())));
+        }
+        Ok(plan.write_input(&self.cuda, name, values)?)
+    }
+
+    fn read_output(
+        &self,
+        entry: Entry,
+        name: &str,
+        rows: usize,
+    ) -> std::result::Result<Option<Vec<f32>>, LaunchError> {
+        let Some(plan) = self.plans.get(entry) else { return Ok(None) };
+        Ok(plan.output(&self.cuda, name, rows)?)
+    }
+
+    fn clear_slot(&mut self, slot: usize) -> std::result::Result<(), LaunchError> {
+        Ok(self.states.clear_slot(&self.cuda, slot)?)
+    }
+
+    fn copy_slot(&mut self, from: usize, to: usize) -> std::result::Result<(), LaunchError> {
+        Ok(self.states.copy_slot(&self.cuda, from, to)?)
+    }
+
+    fn num_mtp_layers(&self) -> usize {
+        self.plans.mtp.len()
+    }
+
+    fn num_recorded(&self) -> usize {
+        self.graphs.len()
+    }
+
+    fn weight_bytes_per_step(&self) -> usize {
+        self.plans.text.weight_bytes_per_step() + self.plans.lm_head.weight_bytes_per_step()
+    }
+
+    fn activation_bytes(&self) -> usize {
+        self.plans.iter().map(CudaPlan::buffer_bytes).sum()
+    }
+}
+
+impl CudaDevice {
+    fn download_logits(&self, rows: usize, out: &mut [f32]) -> Result<()> {
+        let head = &self.plans.lm_head;
+        match head.plan.output("logits") {
+            Some(logits) => head.registers.read::<f32>(logits, rows)?.download(&self.cuda, out),
+            None => Ok(()),
+        }
+    }
+}

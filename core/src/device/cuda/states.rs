@@ -1,0 +1,110 @@
+//! What sequences carry from step to step, on the device: paged keys and values, and recurrent states in slots.
+
+use metrale_graph::{KvLayout, StateDecl, StateKind};
+use metrale_kernels::cuda::kv_cache::{KvCache, KvShape};
+use metrale_kernels::cuda::{Buffer, Cuda, ViewMut};
+use metrale_kernels::{KernelError, Result};
+
+use crate::device::StateSizes;
+use crate::device::sizes::slot_len;
+use crate::lower::plan::StateId;
+
+/// All states of a model, by number.
+#[derive(Debug)]
+pub(super) struct States {
+    states: Vec<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Keys and values, of the rows or of sources.
+    Paged(KvCache),
+    /// f32 `[slots, slot_len]`, zero at the start of a sequence.
+    Slots { data: Buffer<f32>, slot_len: usize },
+}
+
+impl States {
+    /// Allocates all states.
+    pub(super) fn new(cuda: &Cuda, states: &[StateDecl], sizes: StateSizes) -> Result<Self> {
+        let paged = |layout: &KvLayout, num_blocks| {
+            let shape = KvShape {
+                num_blocks,
+                block_size: sizes.block_size,
+                num_kv_heads: layout.num_heads,
+                head_dim: layout.k_dim,
+                value_dim: layout.v_dim,
+            };
+            KvCache::new(cuda, shape, sizes.kv_dtype).map(State::Paged)
+        };
+        let state = |state: &StateDecl| match &state.kind {
+            StateKind::Kv(layout) => paged(layout, sizes.num_blocks),
+            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
+            StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
+                let slot_len = slot_len(&state.kind);
+                Ok(State::Slots { data: Buffer::zeroed(cuda, sizes.num_slots * slot_len)?, slot_len })
+            }
+            StateKind::Tokens { .. } => Err(KernelError::Unsupported {
+                op: "state/1",
+                reason: format!("the cuda device keeps no token ids, as `{}` asks for", state.name),
+            }),
+        };
+        Ok(Self { states: states.iter().map(state).collect::<Result<_>>()? })
+    }
+
+    pub(super) fn cache(&self, id: StateId) -> Result<&KvCache> {
+        match &self.states[id.0] {
+            State::Paged(cache) => Ok(cache),
+            State::Slots { .. } => Err(wrong_kind("attention/1", "pages")),
+        }
+    }
+
+    pub(super) fn cache_mut(&mut self, id: StateId) -> Result<&mut KvCache> {
+        match &mut self.states[id.0] {
+            State::Paged(cache) => Ok(cache),
+            State::Slots { .. } => Err(wrong_kind("kv_write/1", "pages")),
+        }
+    }
+
+    /// `[slots, …]`
+    pub(super) fn slots_mut(&mut self, id: StateId) -> Result<ViewMut<'_, f32>> {
+        match &mut self.states[id.0] {
+            State::Slots { data, .. } => Ok(data.view_mut()),
+            State::Paged(_) => Err(wrong_kind("state/1", "slots")),
+        }
+    }
+
+    /// Zeroes the recurrent states of a slot.
+    pub(super) fn clear_slot(&mut self, cuda: &Cuda, slot: usize) -> Result<()> {
+        for (data, len) in self.slots() {
+            data.view_mut().range(slot * len..(slot + 1) * len)?.fill_bytes(cuda, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the recurrent states of a slot to another.
+    pub(super) fn copy_slot(&mut self, cuda: &Cuda, from: usize, to: usize) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        for (data, len) in self.slots() {
+            let mut all = data.view_mut();
+            let (mut low, mut high) = all.split(from.max(to) * len)?;
+            let first = from.min(to) * len;
+            let (mut low, mut high) = (low.range(first..first + len)?, high.range(0..len)?);
+            if from < to { high.copy_from(cuda, low.view())? } else { low.copy_from(cuda, high.view())? }
+        }
+        Ok(())
+    }
+
+    fn slots(&mut self) -> impl Iterator<Item = (&mut Buffer<f32>, usize)> {
+        self.states.iter_mut().filter_map(|state| match state {
+            State::Slots { data, slot_len } => Some((data, *slot_len)),
+            State::Paged(_) => None,
+        })
+    }
+}
+
+/// The graph's rules exclude it.
+fn wrong_kind(op: &'static str, expected: &str) -> KernelError {
+    KernelError::Unsupported { op, reason: format!("the state is not kept in {expected}") }
+}
