@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use metrale_core::exec::StateSnapshots;
 use metrale_core::exec::{StateSlot, StepRunner};
+use metrale_core::speculative::config::MAX_DRAFTS;
 use metrale_core::ssm::SnapshotSlot;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_plugin_api::abi::PluginModule_Ref;
@@ -158,6 +159,42 @@ pub fn a_snapshot_continues_with_the_same_bits(golden: &Golden, model: &mut CpuM
     snapshots(model)?.restore(SnapshotSlot(1), StateSlot(3))?;
     let rest = model.step(&[Chunk { pages_of: 0, ..Chunk::new(3, half, &tokens[half..]) }])?;
     ensure_same_bits(golden, "a snapshot", rest.data(), expected.rows(half..tokens.len()).data())
+}
+
+/// Rows that are taken back, one to three at a time and any number of them wrong, leave no trace: the rows that stay have
+/// the bits of the whole pass, and so has a neighbour that never drafts.
+///
+/// # Errors
+/// A bit differs.
+pub fn rejected_drafts_leave_no_trace(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let tokens = golden.token_ids()?;
+    let neighbour: Vec<i64> = tokens.iter().rev().copied().collect();
+    let (expected, neighbour_expected) = (whole(model, &tokens)?, whole(model, &neighbour)?);
+    let vocab_size = expected.width() as i64;
+    for num_drafts in 1..=MAX_DRAFTS {
+        let (mut first, mut num_accepted, mut step) = (0, 0, 0);
+        while first < tokens.len() {
+            let known = if first == 0 { 5 } else { 1 };
+            let num_drafts = num_drafts.min(tokens.len() - first - known);
+            let num_right = (step * 7 + 2) % (num_drafts + 1);
+            let mut rows = tokens[first..first + known + num_drafts].to_vec();
+            rows[known + num_right..].iter_mut().for_each(|token| *token = (*token + 1) % vocab_size);
+            let drafting = Chunk::new(1, first, &rows).with_drafts(num_drafts, num_accepted);
+            let row = step.min(neighbour.len() - 1);
+            let beside = Chunk::new(2, row, &neighbour[row..=row]);
+            let found = model.step(&[drafting, beside])?;
+            let num_kept = known + num_right;
+            for row in 0..num_kept {
+                ensure_same_bits(golden, "a verified row", found.row(row), expected.row(first + row))?;
+            }
+            if step < neighbour.len() {
+                let (row, expected) = (found.row(rows.len()), neighbour_expected.row(step));
+                ensure_same_bits(golden, "the neighbour of drafts", row, expected)?;
+            }
+            (first, num_accepted, step) = (first + num_kept, num_right, step + 1);
+        }
+    }
+    Ok(())
 }
 
 fn snapshots(model: &mut CpuModel) -> Result<&mut dyn StateSnapshots> {

@@ -1,11 +1,29 @@
 //! A model behind the scheduler, as clients reach it.
 
 use anyhow::{Result, bail};
-use metrale_core::exec::ModelRunner;
 use metrale_core::exec::sample::PositionLogprobs;
+use metrale_core::exec::{ModelRunner, StepRunner};
 use metrale_core::sched::{
     EngineHandle, Event, GenerateRequest, Generation, Hypothesis, SamplingParams, SchedulerConfig,
 };
+use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
+
+/// So many drafts at a time by a model's multi-token-prediction head.
+#[must_use]
+pub fn by_mtp(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
+    Some(SpeculativeConfig { method: DraftMethod::Mtp, num_speculative_tokens })
+}
+
+/// Starts the scheduler of a model, with drafts or without.
+#[must_use]
+pub fn serve_drafting(
+    runner: impl StepRunner + 'static,
+    enable_prefix_caching: bool,
+    speculative: Option<SpeculativeConfig>,
+) -> EngineHandle {
+    let config = SchedulerConfig { enable_prefix_caching, speculative, ..SchedulerConfig::default() };
+    EngineHandle::spawn(Box::new(runner), config)
+}
 
 /// Starts the scheduler of a model.
 #[must_use]

@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: golden models and how to read them.
 
+pub mod allocations;
 pub mod cpu;
 pub mod cpu_promises;
 pub mod cpu_translation;

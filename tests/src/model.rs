@@ -8,9 +8,10 @@ use metrale_core::device::cuda::CudaOptions;
 use metrale_core::exec::{
     Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, SequenceImages, StateSlot, StepRunner,
 };
-use metrale_core::factory::{DeviceOptions, RunnerOptions, build_runner, open_attrs};
+use metrale_core::factory::{DeviceOptions, MtpHead, RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::lower::plan::ElementType;
+use metrale_core::speculative::config::MAX_DRAFTS;
 use metrale_core::weights::ModelSource;
 use metrale_graph::images::PlacedImage;
 use metrale_kernels::cpu::Isa;
@@ -92,6 +93,10 @@ pub struct Chunk<'a> {
     pub token_ids: &'a [i64],
     /// What it translates; empty for a decoder-only model.
     pub source_ids: &'a [i64],
+    /// Rows at the end that may be taken back.
+    pub num_drafts: usize,
+    /// Such rows of its last step that were right.
+    pub num_accepted: usize,
 }
 
 impl<'a> Chunk<'a> {
@@ -104,7 +109,14 @@ impl<'a> Chunk<'a> {
     /// Rows of a decoder-only model.
     #[must_use]
     pub fn new(sequence: usize, num_computed: usize, token_ids: &'a [i64]) -> Self {
-        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids: &[] }
+        let (source_ids, num_drafts, num_accepted): (&[i64], _, _) = (&[], 0, 0);
+        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids, num_drafts, num_accepted }
+    }
+
+    /// The last `num_drafts` rows may be taken back; of those of the step before, `num_accepted` were right.
+    #[must_use]
+    pub fn with_drafts(self, num_drafts: usize, num_accepted: usize) -> Self {
+        Self { num_drafts, num_accepted, ..self }
     }
 }
 
@@ -176,7 +188,15 @@ impl DeviceModel {
         Self::build_with(plugin, source, &options(max_len, setup))
     }
 
-    fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
+    /// Opens any model.
+    ///
+    /// # Errors
+    /// The model cannot be built.
+    pub fn build_with(
+        plugin: PluginModule_Ref,
+        source: &ModelSource,
+        options: &RunnerOptions,
+    ) -> Result<Self> {
         let models = Manifest::parse(plugin.manifest()().as_str())?.models;
         let ignored_tensors = models.into_iter().flat_map(|m| m.ignored).collect();
         let options = &RunnerOptions { ignored_tensors, ..options.clone() };
@@ -238,6 +258,8 @@ impl DeviceModel {
         };
         Ok(BatchSeq {
             num_tokens: chunk.token_ids.len(),
+            num_drafts: chunk.num_drafts,
+            num_accepted: chunk.num_accepted,
             num_computed: chunk.num_computed,
             block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
             state_slot: StateSlot(chunk.sequence as u32),
@@ -296,7 +318,9 @@ fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
     Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
 }
 
-pub(crate) fn options(max_len: usize, setup: Setup) -> RunnerOptions {
+/// For a few sequences of up to `max_len` tokens.
+#[must_use]
+pub fn options(max_len: usize, setup: Setup) -> RunnerOptions {
     RunnerOptions {
         device: setup.device,
         kv_dtype: setup.kv_dtype,
@@ -306,7 +330,9 @@ pub(crate) fn options(max_len: usize, setup: Setup) -> RunnerOptions {
         block_size: BLOCK_SIZE,
         kv_cache_bytes: None,
         num_state_snapshots: None,
-        load_mtp: true,
+        mtp: MtpHead::Optional,
+        // The GPU cannot take rows back from recurrent state.
+        max_num_drafts: if matches!(setup.device, DeviceOptions::Cpu(_)) { MAX_DRAFTS } else { 0 },
         strict_weights: true,
         ignored_tensors: Vec::new(),
         taps: Taps::Keep,

@@ -20,6 +20,7 @@ promises! {
     any_chunking_gives_the_same_bits: F32 => any_chunking_gives_the_same_bits;
     rows_of_other_sequences_do_not_change_a_bit: F32 => rows_of_others_do_not_change_a_bit;
     an_abandoned_sequence_leaves_nothing: F32 => an_abandoned_sequence_leaves_nothing;
+    rejected_drafts_leave_no_trace: F32 => rejected_drafts_leave_no_trace;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
 }
 

@@ -25,6 +25,7 @@ promises! {
     a_snapshot_continues_with_the_same_bits: F32 => a_snapshot_continues_with_the_same_bits;
     the_mtp_head_matches_transformers: F32 => mtp_matches;
     image_rows_match_transformers: F32 => image_rows_match;
+    rejected_drafts_leave_no_trace: F32 => rejected_drafts_leave_no_trace;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
 }
 

@@ -54,6 +54,10 @@ pub(super) fn execute(args: &RunArgs, settings: &[Setting], load: LoadModel) -> 
             None => session.converse().await,
         }
     });
+    let drafts = session.model.engine.snapshot().drafts;
+    if drafts.num_drafts > 0 {
+        eprintln!("speculative decoding: {drafts}");
+    }
     // The thread that reads standard input may wait forever.
     runtime.shutdown_background();
     ending.map(|()| ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::builder::BoolishValueParser;
 
 use super::size::{parse_count, parse_share, parse_size};
+use crate::speculative::SpeculativeConfig;
 
 /// Flags of the model, its plugins, memory and threads.
 #[allow(clippy::struct_excessive_bools)] // Every flag is a switch of its own.
@@ -66,6 +67,16 @@ pub struct EngineConfig {
     /// Copies of recurrent state kept for prefix reuse, in models that have such state; chosen by size if left out.
     #[arg(long, value_name = "N", env = "METRALE_STATE_SNAPSHOTS", help_heading = "Scheduling and memory")]
     pub state_snapshots: Option<usize>,
+    /// Guess tokens ahead and verify them in one step, as a JSON object, e.g.
+    /// `{"method": "mtp", "num_speculative_tokens": 1}`: by the model's multi-token-prediction head (`mtp`) or from the
+    /// sequence itself (`ngram`), 1 to 3 tokens.
+    #[arg(
+        long,
+        value_name = "JSON",
+        env = "METRALE_SPECULATIVE_CONFIG",
+        help_heading = "Scheduling and memory"
+    )]
+    pub speculative_config: Option<SpeculativeConfig>,
     /// Give the same output whatever else is in the batch.
     #[arg(long, env = "METRALE_BATCH_INVARIANT", value_parser = BoolishValueParser::new(), help_heading = "Scheduling and memory")]
     pub batch_invariant: bool,

@@ -11,7 +11,7 @@ mod sizes;
 use metrale_graph::Source;
 use metrale_kernels::KernelError;
 use metrale_kernels::cpu::attention::Sequence;
-use metrale_kernels::cpu::conv::SlotSequence;
+use metrale_kernels::cpu::conv::{DraftRows, SlotSequence};
 
 use crate::lower::Plan;
 
@@ -156,6 +156,8 @@ pub struct StepContext<'a> {
     pub sources: &'a [Sequence<'a>],
     /// The same sequences with the slots of their recurrent state.
     pub state_slots: &'a [SlotSequence],
+    /// Their rows that may be taken back, and those of the step before that were right; empty if there are none.
+    pub draft_rows: &'a [DraftRows],
     /// Rows whose logits will be asked for.
     pub logits_rows: &'a [usize],
     /// What a model that sees images needs besides.
@@ -221,6 +223,23 @@ pub trait Device: std::fmt::Debug + Send {
     /// # Errors
     /// There is no such input, or it has another length.
     fn write_input(&mut self, input: (Entry, &str), rows: usize, values: &[f32]) -> Result<(), LaunchError>;
+
+    /// Fills an input for the next run with rows of an output of the last run of an entry point, which had `num_rows`.
+    ///
+    /// # Errors
+    /// There is no such output or input, or the device failed.
+    fn feed(
+        &mut self,
+        (entry, output, num_rows): (Entry, &str, usize),
+        rows: &[usize],
+        to: (Entry, &str),
+    ) -> Result<(), LaunchError> {
+        let values = self.read_output(entry, output, num_rows)?.ok_or_else(|| no_such("output", output))?;
+        let width = values.len() / num_rows.max(1);
+        let picked: Vec<f32> =
+            rows.iter().flat_map(|row| &values[row * width..(row + 1) * width]).copied().collect();
+        self.write_input(to, rows.len(), &picked)
+    }
 
     /// The first `rows` rows of an output of the last run; nothing if there is no such output.
     ///

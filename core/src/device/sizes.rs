@@ -16,6 +16,10 @@ pub struct StateSizes {
     pub num_source_blocks: usize,
     /// Slots of recurrent state.
     pub num_slots: usize,
+    /// Slots of those that sequences work on; the others hold copies.
+    pub num_seqs: usize,
+    /// Most rows of a sequence in one step that may be taken back.
+    pub max_drafts: usize,
 }
 
 fn kv_bytes(layout: &KvLayout, dtype: KvDtype) -> usize {

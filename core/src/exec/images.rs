@@ -80,6 +80,16 @@ impl Vision {
         }
     }
 
+    /// Positions of single rows: (sequence, token) each.
+    pub(super) fn place_tokens(&mut self, seqs: &[BatchSeq], rows: &[(usize, usize)]) {
+        self.streams.clear();
+        for stream in 0..3 {
+            self.streams.extend(rows.iter().map(|&(seq, token)| {
+                token_position(seqs[seq].placed_images(), self.merge, token)[stream] as u32
+            }));
+        }
+    }
+
     /// Runs the images that rows of the step belong to through the tower.
     pub(super) fn see(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<(), EngineError> {
         self.place(&batch.seqs);

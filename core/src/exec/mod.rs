@@ -1,6 +1,7 @@
 //! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
 
 pub mod batch;
+pub mod draft;
 mod encode;
 mod images;
 mod mtp;
@@ -11,8 +12,10 @@ pub mod sample;
 mod snapshots;
 
 pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
+pub use draft::{DraftBatch, Drafter};
 pub use images::SequenceImages;
 pub(crate) use images::Vision;
+pub(crate) use mtp::Chain;
 pub(crate) use rows::Rows;
 pub use runner::ModelRunner;
 
@@ -32,6 +35,11 @@ pub trait StepRunner: Send {
 
     /// Copies of recurrent state, if the runner can make them. Without, a recurrent model reuses no prefix.
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
+        None
+    }
+
+    /// What drafts the tokens after a step, if the model has a part for that and it was loaded.
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         None
     }
 
@@ -76,6 +84,8 @@ pub struct RunnerLimits {
     pub vocab_size: usize,
     /// Whether the model keeps recurrent state (prefix reuse then needs a state snapshot at the boundary).
     pub has_recurrent_state: bool,
+    /// Most rows of a sequence in one step that may be taken back; 0 if none can.
+    pub max_num_drafts: usize,
     /// Limits of sources; `None` for a model without an encoder.
     pub source: Option<SourceLimits>,
 }

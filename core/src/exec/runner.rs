@@ -1,6 +1,9 @@
 //! The forward pass: one step of a model on its device.
 
-use super::{Batch, BatchSeq, Logits, PageCopies, Rows, RunnerLimits, StateSnapshots, StepRunner, Vision};
+use super::{
+    Batch, BatchSeq, Chain, Drafter, Logits, PageCopies, Rows, RunnerLimits, StateSnapshots, StepRunner,
+    Vision,
+};
 use crate::device::{Device, Entry, LaunchError, StepContext};
 use crate::error::EngineError;
 
@@ -15,6 +18,9 @@ pub struct ModelRunner {
     /// Slots for recurrent state besides those of running sequences.
     pub(crate) num_snapshots: usize,
     pub(crate) rows: Rows,
+    /// Rows of the last step.
+    pub(crate) num_rows: usize,
+    pub(crate) chain: Chain,
     /// The rows' sources, or the sources being encoded.
     pub(crate) sources: Rows,
     pub(crate) source_ids: Vec<u32>,
@@ -36,8 +42,9 @@ impl StepRunner for ModelRunner {
 
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
+        self.num_rows = batch.num_tokens();
         let context = StepContext {
-            rows: batch.num_tokens(),
+            rows: self.num_rows,
             token_ids: &batch.token_ids,
             positions: &self.rows.positions,
             slots: &self.rows.slots,
@@ -45,6 +52,7 @@ impl StepRunner for ModelRunner {
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
             images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
+            draft_rows: &self.rows.draft_rows,
             logits_rows: &batch.logits_rows,
         };
         self.device.run(Entry::Text, &context).map_err(device_error)?;
@@ -62,6 +70,10 @@ impl StepRunner for ModelRunner {
 
     fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
         Some(self)
+    }
+
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        (self.limits.max_num_drafts > 0 && self.num_mtp_layers() > 0).then_some(self)
     }
 }
 
@@ -132,6 +144,13 @@ impl ModelRunner {
         }
         if seq.images.is_some() && self.vision.is_none() {
             return Err("images for a model without a vision tower".to_owned());
+        }
+        let most = limits.max_num_drafts;
+        if seq.num_drafts >= seq.num_tokens || seq.num_drafts.max(seq.num_accepted) > most {
+            return Err(format!(
+                "{} of {} rows are drafts, and {} of the last step were accepted; at most {most} can be",
+                seq.num_drafts, seq.num_tokens, seq.num_accepted
+            ));
         }
         match (&seq.source, &limits.source) {
             (None, None) => Ok(()),

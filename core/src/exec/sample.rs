@@ -57,6 +57,13 @@ impl From<SampleError> for EngineError {
     }
 }
 
+/// The greedy choice from a row of logits: the first of the largest.
+#[must_use]
+pub fn most_likely(logits: &[f32]) -> u32 {
+    let max = reduce::max(logits);
+    logits.iter().position(|l| *l == max).unwrap_or(0) as u32
+}
+
 /// A token and what was asked about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {

@@ -21,10 +21,11 @@ use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
 use crate::sched::{EngineHandle, SchedulerConfig};
 use crate::server::ServedModel;
+use crate::speculative::DraftMethod;
 use crate::weights::{ModelSource, hub};
 
 pub use crate::weights::open_attrs;
-pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, RunnerOptions, build_runner};
+pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, MtpHead, RunnerOptions, build_runner};
 
 /// Loads the model that a configuration names: finds its files and its plugin, builds the runner, starts the engine.
 ///
@@ -46,6 +47,7 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
             eos_token_ids: eos_token_ids.clone(),
             enable_prefix_caching: config.prefix_caching(),
             seed: Some(config.seed),
+            speculative: config.speculative_config,
             ..SchedulerConfig::default()
         },
     );
@@ -187,7 +189,11 @@ fn runner_options(
         block_size: config.block_size,
         kv_cache_bytes: config.kv_cache_memory_bytes,
         num_state_snapshots: if config.prefix_caching() { config.state_snapshots } else { Some(0) },
-        load_mtp: false,
+        mtp: match config.speculative_config.map(|s| s.method) {
+            Some(DraftMethod::Mtp) => MtpHead::Required,
+            Some(DraftMethod::Ngram(_)) | None => MtpHead::Skip,
+        },
+        max_num_drafts: config.speculative_config.map_or(0, |s| s.num_speculative_tokens),
         strict_weights: config.strict_weights,
         ignored_tensors,
         taps: Taps::Drop,
@@ -227,6 +233,7 @@ fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions, prefix_reus
         recurrent_bytes = built.recurrent_bytes,
         state_snapshots = built.num_state_snapshots,
         prefix_reuse,
+        max_num_drafts = limits.max_num_drafts,
         activation_bytes = built.activation_bytes,
         weight_bytes_per_step = built.runner.weight_bytes_per_step(),
         "model built"

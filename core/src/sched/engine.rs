@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use crate::error::EngineError;
 use crate::exec::sample::{SamplingState, derive_seed};
 use crate::exec::{RunnerLimits, StepRunner};
+use crate::speculative::DraftStats;
 
 use super::beams::Beams;
 use super::config::SchedulerConfig;
@@ -40,6 +41,8 @@ pub struct EngineSnapshot {
     pub block_size: usize,
     /// Sequences that lost their pages to others since the start.
     pub num_preemptions: u64,
+    /// What speculative decoding has come to since the start.
+    pub drafts: DraftStats,
     /// New requests are refused, running ones are finished.
     pub draining: bool,
     /// False after the runner panicked: nothing runs any more, the process should be restarted.
@@ -127,6 +130,7 @@ impl EngineHandle {
                 num_free_blocks: num_blocks,
                 block_size: limits.block_size,
                 num_preemptions: 0,
+                drafts: DraftStats::default(),
                 draining: false,
                 healthy: true,
             }),

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod request;
 
 mod beams;
+mod drafting;
 mod driver;
 mod generation;
 mod metrics;

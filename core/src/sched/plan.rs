@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::exec::{Batch, BatchSeq, BatchSource, BlockId, StateSlot};
+use crate::exec::{Batch, BatchSource, BlockId, StateSlot};
 use crate::kv::BlockTable;
 use crate::ssm::SnapshotSlot;
 
@@ -11,14 +11,11 @@ use super::beams::Beams;
 use super::sequence::{Sequence, Source};
 
 /// What a sequence does in a step.
-///
-/// A verify phase (the last token and its drafts as rows, a logits row for each) is one more variant: the rows and
-/// the logits range of [`Scheduled`] carry it already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Known tokens, with more known ones to follow: nothing is sampled.
     Prefill,
-    /// The rows end with the last known token: the last logits row chooses the next one.
+    /// The rows end with the last known token and its drafts; the logits of each of these choose the token after it.
     Decode,
     /// One row for each beam of a search, with its logits.
     Beams,
@@ -29,8 +26,13 @@ pub(super) enum Phase {
 pub(super) struct Scheduled {
     /// Index among the running sequences.
     pub(super) index: usize,
-    /// Rows, from the first token that is not computed; 0 for beams, which are no tokens of the sequence itself.
+    /// Rows of known tokens, from the first one that is not computed; 0 for beams, which are no tokens of the sequence
+    /// itself.
     pub(super) num_tokens: usize,
+    /// Rows of drafts, behind them.
+    pub(super) num_drafts: usize,
+    /// The first row in the step.
+    pub(super) first_row: usize,
     pub(super) phase: Phase,
     /// This sequence's rows of the step's logits.
     pub(super) logits: Range<usize>,
@@ -65,8 +67,8 @@ impl StepPlan {
         self.saves.clear();
     }
 
-    /// Adds the next `num_tokens` of a running sequence. `prompt_rows` are the positions whose logits its prompt
-    /// log-probabilities need.
+    /// Adds the next `num_tokens` of a running sequence, and its drafts behind the last known one. `prompt_rows` are the
+    /// positions whose logits its prompt log-probabilities need.
     pub(super) fn push(
         &mut self,
         index: usize,
@@ -83,25 +85,30 @@ impl StepPlan {
         let first_logits = self.batch.logits_rows.len();
         self.batch.logits_rows.extend(prompt_rows.map(|position| first_row + position - first));
         let phase = if end == seq.tokens.len() { Phase::Decode } else { Phase::Prefill };
+        let mut num_drafts = 0;
         if phase == Phase::Decode {
-            self.batch.logits_rows.push(first_row + num_tokens - 1);
+            num_drafts = seq.drafting.tokens.len();
+            self.batch.token_ids.extend_from_slice(&seq.drafting.tokens);
+            self.batch.logits_rows.extend(first_row + num_tokens - 1..first_row + num_tokens + num_drafts);
         }
         let logits = first_logits..self.batch.logits_rows.len();
 
-        self.push_batch_seq(seq, &seq.table, slot, first, num_tokens);
-        self.seqs.push(Scheduled { index, num_tokens, phase, logits });
+        self.push_batch_seq(seq, &seq.table, slot, (first, num_tokens, num_drafts));
+        self.seqs.push(Scheduled { index, num_tokens, num_drafts, first_row, phase, logits });
     }
 
     /// Adds the last token of every beam of a running search.
     pub(super) fn push_beams(&mut self, index: usize, seq: &Sequence, beams: &Beams, slot: StateSlot) {
         let first_logits = self.batch.logits_rows.len();
+        let first_row = self.batch.token_ids.len();
         for (token, table) in beams.last_tokens().zip(beams.tables()) {
             self.batch.logits_rows.push(self.batch.token_ids.len());
             self.batch.token_ids.push(token);
-            self.push_batch_seq(seq, table, slot, beams.len() - 1, 1);
+            self.push_batch_seq(seq, table, slot, (beams.len() - 1, 1, 0));
         }
         let logits = first_logits..self.batch.logits_rows.len();
-        self.seqs.push(Scheduled { index, num_tokens: 0, phase: Phase::Beams, logits });
+        let phase = Phase::Beams;
+        self.seqs.push(Scheduled { index, num_tokens: 0, num_drafts: 0, first_row, phase, logits });
     }
 
     /// Makes the batch as long as the plan, once all sequences are in.
@@ -109,30 +116,20 @@ impl StepPlan {
         self.batch.seqs.truncate(self.num_batch_seqs);
     }
 
+    /// Adds the rows of a sequence: from `num_computed`, so many known tokens, so many drafts.
     fn push_batch_seq(
         &mut self,
         seq: &Sequence,
         table: &BlockTable,
         slot: StateSlot,
-        num_computed: usize,
-        num_tokens: usize,
+        (num_computed, num_tokens, num_drafts): (usize, usize, usize),
     ) {
-        let at = self.num_batch_seqs;
+        let entry = self.batch.reuse_seq(self.num_batch_seqs);
         self.num_batch_seqs += 1;
-        if at == self.batch.seqs.len() {
-            self.batch.seqs.push(BatchSeq {
-                num_tokens: 0,
-                num_computed: 0,
-                block_table: Vec::new(),
-                state_slot: slot,
-                source: None,
-                images: None,
-            });
-        }
-        let entry = &mut self.batch.seqs[at];
-        entry.num_tokens = num_tokens;
+        entry.num_tokens = num_tokens + num_drafts;
+        entry.num_drafts = num_drafts;
+        entry.num_accepted = seq.drafting.num_accepted;
         entry.num_computed = num_computed;
-        entry.block_table.clear();
         entry.block_table.extend_from_slice(table.blocks());
         entry.state_slot = slot;
         entry.images.clone_from(&seq.images);

@@ -14,6 +14,7 @@ use super::text::Text;
 use crate::error::EngineError;
 use crate::images::ImageProcessor;
 use crate::sched::{Event, GenerateRequest};
+use crate::speculative::DraftStats;
 use crate::translation::Translation;
 
 /// The events of one generation. Dropping it aborts the generation.
@@ -46,6 +47,8 @@ pub struct Snapshot {
     pub num_blocks: usize,
     /// Tokens per page.
     pub block_size: usize,
+    /// What speculative decoding has come to since the start.
+    pub drafts: DraftStats,
     /// New requests are refused.
     pub draining: bool,
     /// The engine can still run steps.

@@ -17,6 +17,7 @@ mod metrics;
 mod prefix;
 mod sampling;
 mod sources;
+mod speculative;
 
 use fake_runner::{FakeModel, FakeRunner};
 use metrale_core::EngineError;
@@ -38,6 +39,7 @@ fn limits() -> RunnerLimits {
         num_blocks: 4096,
         vocab_size: VOCAB_SIZE,
         has_recurrent_state: false,
+        max_num_drafts: 0,
         source: None,
     }
 }

@@ -45,6 +45,7 @@ mod sequence;
 mod shared;
 mod simd;
 pub mod sinusoid;
+mod slot_state;
 pub mod weight;
 
 pub use isa::Isa;

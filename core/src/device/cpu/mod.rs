@@ -44,6 +44,8 @@ pub struct CpuDevice {
     options: CpuOptions,
     plans: Plans<CpuPlan>,
     states: States,
+    /// Rows on their way from one plan to another, or to itself.
+    fed: Vec<f32>,
 }
 
 impl CpuDevice {
@@ -62,8 +64,11 @@ impl CpuDevice {
         let mut loader = WeightLoader::new(cpu.pool(), checkpoint);
         let plans = plans.try_map(max, |plan, rows| CpuPlan::new(plan, &mut loader, rows))?;
         drop(loader);
-        let states = States::new(states.0, states.1)?;
-        Ok(Self { cpu, options, plans, states })
+        let (sizes, mut states) = (states.1, States::new(states.0, states.1)?);
+        for (state, width) in plans.text.plan.recurrent_inputs() {
+            states.reserve_drafts(state, width, sizes);
+        }
+        Ok(Self { cpu, options, plans, states, fed: Vec::new() })
     }
 }
 
@@ -115,6 +120,25 @@ impl Device for CpuDevice {
         }
         input.copy_from_slice(values);
         Ok(())
+    }
+
+    fn feed(
+        &mut self,
+        (entry, output, num_rows): (Entry, &str, usize),
+        rows: &[usize],
+        (to, name): (Entry, &str),
+    ) -> Result<(), LaunchError> {
+        let values = self.plans.get(entry).and_then(|plan| plan.output(output, num_rows));
+        let values = values.ok_or_else(|| no_such("output", output))?;
+        let width = values.len() / num_rows.max(1);
+        self.fed.clear();
+        for row in rows {
+            self.fed.extend_from_slice(&values[row * width..(row + 1) * width]);
+        }
+        let fed = std::mem::take(&mut self.fed);
+        let result = self.write_input((to, name), rows.len(), &fed);
+        self.fed = fed;
+        result
     }
 
     fn read_output(&self, entry: Entry, name: &str, rows: usize) -> Result<Option<Vec<f32>>, LaunchError> {

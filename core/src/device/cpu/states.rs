@@ -2,6 +2,7 @@
 
 use metrale_graph::{KvLayout, StateDecl, StateKind};
 use metrale_kernels::KernelError;
+use metrale_kernels::cpu::conv::{DraftRows, KeptInputs, SlotState};
 use metrale_kernels::cpu::kv_cache::{KvCache, KvShape};
 
 use crate::device::StateSizes;
@@ -30,6 +31,9 @@ struct Slots {
     /// `[slots, slot_len]`
     data: Vec<f32>,
     slot_len: usize,
+    /// Inputs of rows that may be taken back, `[slots of sequences, max_drafts, width]`.
+    draft_inputs: Vec<f32>,
+    max_drafts: usize,
 }
 
 impl States {
@@ -54,7 +58,8 @@ impl States {
             StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks).map(State::Cross),
             StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
                 let slot_len = slot_len(&state.kind);
-                Ok(State::Slots(Slots { data: vec![0.0; sizes.num_slots * slot_len], slot_len }))
+                let data = vec![0.0; sizes.num_slots * slot_len];
+                Ok(State::Slots(Slots { data, slot_len, draft_inputs: Vec::new(), max_drafts: 0 }))
             }
             StateKind::Tokens { .. } => Err(KernelError::Unsupported {
                 op: "state/1",
@@ -78,10 +83,26 @@ impl States {
         }
     }
 
-    /// `[slots, …]`
-    pub(super) fn slots_mut(&mut self, id: StateId) -> Result<&mut [f32], KernelError> {
+    /// Room for the inputs of rows that may be taken back: `width` numbers per row change this state.
+    pub(super) fn reserve_drafts(&mut self, id: StateId, width: usize, sizes: StateSizes) {
+        if let State::Slots(slots) = &mut self.states[id.0] {
+            slots.draft_inputs = vec![0.0; sizes.num_seqs * sizes.max_drafts * width];
+            slots.max_drafts = sizes.max_drafts;
+        }
+    }
+
+    /// A recurrent state for a step whose sequences have these drafts; none have any if it is empty.
+    pub(super) fn slot_state<'a>(
+        &'a mut self,
+        id: StateId,
+        rows: &'a [DraftRows],
+    ) -> Result<SlotState<'a>, KernelError> {
         match &mut self.states[id.0] {
-            State::Slots(slots) => Ok(&mut slots.data),
+            State::Slots(Slots { data, draft_inputs: inputs, max_drafts, .. }) => Ok(if rows.is_empty() {
+                data.as_mut_slice().into()
+            } else {
+                SlotState::with_drafts(data, KeptInputs { rows, inputs, max_drafts: *max_drafts })
+            }),
             State::Paged(_) | State::Cross(_) => Err(wrong_kind("state/1", "slots")),
         }
     }
@@ -91,7 +112,7 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub(super) fn clear_slot(&mut self, slot: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data[slot * *slot_len..][..*slot_len].fill(0.0);
         }
     }
@@ -101,7 +122,7 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub(super) fn copy_slot(&mut self, from: usize, to: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data.copy_within(from * *slot_len..(from + 1) * *slot_len, to * *slot_len);
         }
     }

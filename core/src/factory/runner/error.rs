@@ -76,6 +76,25 @@ pub enum BuildError {
     /// What the plugin says of images makes no sense.
     #[error("error[P0305]: {0}")]
     Images(#[from] SettingsError),
+    /// Drafts were asked for, and the model has nothing to draft with.
+    #[error(
+        "error[P0604]: --speculative-config asks for drafts by a multi-token-prediction head, and {}\n   help: leave it out, or let \"method\" be \"ngram\", which needs no head",
+        if *is_described { "the checkpoint has no weights for it".to_owned() } else { format!("plugin `{plugin}` describes none for this model") }
+    )]
+    NoMtpHead {
+        /// Crate name.
+        plugin: String,
+        /// The plugin has the entry point; its weights are missing.
+        is_described: bool,
+    },
+    /// Drafts were asked for, and the device cannot take rows of this model back.
+    #[error(
+        "error[P0605]: --speculative-config: {reason}\n   help: leave it out, or run the model with --device cpu"
+    )]
+    NoDrafts {
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 fn list(problems: &[VerifyError]) -> String {

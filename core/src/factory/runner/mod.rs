@@ -13,7 +13,7 @@ use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::device::{Checkpoint, LOCAL_PAGE, MaxRows, Plans};
-use crate::exec::{ModelRunner, Rows, Vision};
+use crate::exec::{Chain, ModelRunner, Rows, Vision};
 use crate::images::ImageSettings;
 use crate::lower::{Taps, Target, lower};
 use crate::weights::{ModelSource, Progress, Stage};
@@ -21,12 +21,23 @@ use crate::weights::{ModelSource, Progress, Stage};
 pub use device::DeviceOptions;
 use device::OpenDevice;
 pub use error::BuildError;
-use size::size;
+use size::{Needs, size};
 use trace::{Traced, trace};
 use weights::resolve_all;
 
 /// Rows of one pass through the head, at least.
 const LM_HEAD_ROWS: usize = 64;
+
+/// What to do with the multi-token-prediction head of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtpHead {
+    /// Leave it out.
+    Skip,
+    /// Load it where there is one.
+    Optional,
+    /// A model without one cannot be built.
+    Required,
+}
 
 /// What a user decides about a runner.
 #[derive(Clone, Debug)]
@@ -47,8 +58,10 @@ pub struct RunnerOptions {
     pub kv_cache_bytes: Option<u64>,
     /// Copies of recurrent state that prefixes can be continued from; chosen by their size if `None`.
     pub num_state_snapshots: Option<usize>,
-    /// Load the multi-token-prediction head, where there is one.
-    pub load_mtp: bool,
+    /// What to do with a multi-token-prediction head.
+    pub mtp: MtpHead,
+    /// Most rows of a sequence in one step that may be taken back.
+    pub max_num_drafts: usize,
     /// Tensors that nothing asks for are an error.
     pub strict_weights: bool,
     /// Patterns of tensors that are meant to go unused.
@@ -105,9 +118,12 @@ pub fn build_runner(
 
     let traced = trace(module, attrs, source, &plugin)?;
     let mut weights = resolve_all(&traced, source, options, &plugin, &mut notes)?;
-    if !options.load_mtp && !weights.mtp.is_empty() {
-        notes.push("the multi-token-prediction head is not loaded: drafts are not used yet".to_owned());
-        weights.mtp.clear();
+    match options.mtp {
+        MtpHead::Required if weights.mtp.is_empty() => {
+            return Err(BuildError::NoMtpHead { plugin, is_described: !traced.mtp.is_empty() });
+        }
+        MtpHead::Optional | MtpHead::Required => {}
+        MtpHead::Skip => weights.mtp.clear(),
     }
     let states = all_states(&traced, weights.mtp.len());
     let device = OpenDevice::open(&options.device)?;
@@ -117,8 +133,14 @@ pub fn build_runner(
     let images = ImageSettings::of(&traced.facts.info)?.filter(|_| weights.vision.is_some());
     let plans = lower_all(&traced, &weights, &states, device.target(), options.taps)?;
 
+    device.check_drafts(&plans, options.max_num_drafts)?;
     let budget = device.budget(&plans, options)?;
-    let sizes = size(&traced.facts, &states, traced.encoder.is_some(), (options, budget), &mut notes)?;
+    let needs = Needs {
+        states: &states,
+        has_encoder: traced.encoder.is_some(),
+        draft_row_bytes: plans.text.recurrent_inputs().map(|(_, width)| width * size_of::<f32>()).sum(),
+    };
+    let sizes = size(&traced.facts, &needs, (options, budget), &mut notes)?;
     let limits = sizes.limits;
     let max = MaxRows {
         text: limits.max_num_batched_tokens,
@@ -145,6 +167,8 @@ pub fn build_runner(
         encoder_rows: traced.encoder.as_ref().map(|_| max.encoder),
         num_snapshots: sizes.num_snapshots,
         rows: Rows::default(),
+        num_rows: 0,
+        chain: Chain::default(),
         sources: Rows::default(),
         source_ids: Vec::new(),
     };

@@ -1,6 +1,6 @@
 //! Which registers a launch reads and writes.
 
-use super::{Epilogue, Operand, Projection, Reg, Step};
+use super::{Epilogue, Operand, Plan, Projection, Reg, StateId, Step};
 
 impl Step {
     /// Registers that it reads.
@@ -87,6 +87,15 @@ impl Step {
         }
     }
 
+    /// The recurrent state that it changes, and the registers that the change is computed from.
+    fn recurrence(&self) -> Option<(StateId, Vec<Reg>)> {
+        match self {
+            Self::Conv { state, x, .. } => Some((*state, vec![*x])),
+            Self::DeltaRule { state, k, v, g, beta, .. } => Some((*state, vec![*k, *v, *g, *beta])),
+            _ => None,
+        }
+    }
+
     /// The register that the output may overwrite, if that register is not read again.
     #[must_use]
     pub fn in_place(&self) -> Option<(Reg, Reg)> {
@@ -107,5 +116,15 @@ impl Step {
             },
             _ => None,
         }
+    }
+}
+
+impl Plan {
+    /// Recurrent states with the numbers per row that change them: what has to be kept of a row that may be taken back.
+    pub fn recurrent_inputs(&self) -> impl Iterator<Item = (StateId, usize)> + '_ {
+        self.steps.iter().filter_map(|planned| {
+            let (state, regs) = planned.step.recurrence()?;
+            Some((state, regs.iter().map(|reg| self.widths[reg.0]).sum()))
+        })
     }
 }

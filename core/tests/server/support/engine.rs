@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use metrale_core::EngineError;
 use metrale_core::sched::{Event, FinishReason, GenerateRequest, Hypothesis, PositionLogprobs, TokenLogprob};
 use metrale_core::server::{Backend, EventStream, Snapshot};
+use metrale_core::speculative::DraftStats;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -129,6 +130,7 @@ impl Backend for FakeEngine {
             since_progress: state.since_progress,
             num_blocks: 100,
             block_size: 16,
+            drafts: DraftStats::default(),
             draining: state.draining,
             healthy: state.healthy,
         }
