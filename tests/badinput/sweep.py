@@ -37,7 +37,7 @@ def check(name: str, problem: str) -> None:
 
 def golden(into: Path) -> Path:
     """The committed golden llama model as a directory that can be served."""
-    with tarfile.open(ROOT / "tests" / "golden" / "seed0.tar.gz") as archive:
+    with tarfile.open(ROOT / "tests" / "golden" / "seed0.tar.xz") as archive:
         members = [m for m in archive.getmembers() if Path(m.name).parts and "llama" in Path(m.name).parts]
         archive.extractall(into, members)
     source = next(into.rglob("llama/config.json")).parent

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Packs golden directories into one archive; equal contents give equal bytes. Standard library only.
 
-    python3 pack.py DIR ARCHIVE.tar.gz NAME...      each NAME is a directory below DIR
+    python3 pack.py DIR ARCHIVE.tar.xz NAME...      each NAME is a directory below DIR
 """
 import argparse
-import gzip
 import io
+import lzma
 import tarfile
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def pack(root: Path, names: list) -> bytes:
         for path in sorted(path for name in names for path in (root / name).rglob("*") if path.is_file()):
             if path.parent.name != "f32":
                 archive.addfile(entry(path, root), io.BytesIO(path.read_bytes()))
-    return gzip.compress(buffer.getvalue(), compresslevel=9, mtime=0)
+    return lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def main() -> None:

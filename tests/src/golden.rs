@@ -4,9 +4,10 @@
 //! found in every directory with a `golden.json` below the one that the environment variable `METRALE_GOLDENS` names.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use lzma_rust2::XzReader;
 use metrale_graph::images::{Grid, PlacedImage};
 use metrale_plugin_api::abi::PluginModule_Ref;
 use metrale_plugin_api::manifest::Manifest;
@@ -44,8 +45,7 @@ impl Goldens {
         let seed0 = unpacked.path().join("seed0");
         std::fs::create_dir(&seed0)?;
         for archive in archives()? {
-            let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
-            ensure!(status.success(), "tar could not unpack {}", archive.display());
+            unpack(&archive, &seed0)?;
         }
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;
@@ -70,7 +70,21 @@ fn archives() -> Result<Vec<PathBuf>> {
     let entries =
         std::fs::read_dir(&directory).with_context(|| format!("cannot list {}", directory.display()))?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    Ok(paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "gz")).collect())
+    Ok(paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "xz")).collect())
+}
+
+/// Unpacks a tar archive that is compressed by xz.
+fn unpack(archive: &Path, to: &Path) -> Result<()> {
+    let mut tar = Command::new("tar").args(["-xf", "-", "-C"]).arg(to).stdin(Stdio::piped()).spawn()?;
+    let compressed = std::io::BufReader::new(std::fs::File::open(archive)?);
+    let copied = match tar.stdin.take() {
+        Some(mut input) => std::io::copy(&mut XzReader::new(compressed, false), &mut input),
+        None => Ok(0),
+    };
+    let status = tar.wait()?;
+    copied.with_context(|| archive.display().to_string())?;
+    ensure!(status.success(), "tar could not unpack {}", archive.display());
+    Ok(())
 }
 
 /// Directories with a golden.json, in order of their names.
