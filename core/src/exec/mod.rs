@@ -2,12 +2,14 @@
 
 pub mod batch;
 mod encode;
+mod measure;
 mod mtp;
 mod rows;
 pub mod runner;
 pub mod sample;
 mod snapshots;
 
+pub use crate::device::{PartTime, Work};
 pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
 pub(crate) use rows::Rows;
 pub use runner::ModelRunner;

@@ -26,6 +26,23 @@ impl StepRunner for ModelRunner {
     /// New sequences get a clean state and their source is encoded. Then rows go through the text plan together, and the
     /// rows whose logits are wanted through the head.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), EngineError> {
+        self.forward(batch)?;
+        logits.vocab_size = self.limits.vocab_size;
+        compute_logits(&mut *self.device, TEXT_OUTPUT, &batch.logits_rows, logits)
+    }
+
+    fn limits(&self) -> RunnerLimits {
+        self.limits
+    }
+
+    fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
+        (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
+    }
+}
+
+impl ModelRunner {
+    /// Everything before the head.
+    pub(super) fn forward(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         self.start_sequences(batch)?;
         self.encode(batch)?;
@@ -42,21 +59,9 @@ impl StepRunner for ModelRunner {
             state_slots: &self.rows.state_slots,
             logits_rows: &batch.logits_rows,
         };
-        self.device.run(Entry::Text, &context).map_err(device_error)?;
-        logits.vocab_size = self.limits.vocab_size;
-        compute_logits(&mut *self.device, TEXT_OUTPUT, &batch.logits_rows, logits)
+        self.device.run(Entry::Text, &context).map_err(device_error)
     }
 
-    fn limits(&self) -> RunnerLimits {
-        self.limits
-    }
-
-    fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
-        (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
-    }
-}
-
-impl ModelRunner {
     /// Bytes of weights that a step of one row reads.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {

@@ -90,8 +90,12 @@ pub fn lower(
     let mut plan = build::build(graph, resolution, states, target.taps)
         .map_err(|error| LowerError { device: target.device.name(), ..error })?;
     fuse::shared_input::fuse(&mut plan);
-    if target.device == DeviceKind::Cpu {
-        fuse::silu_gate::fuse(&mut plan);
+    match target.device {
+        DeviceKind::Cpu => fuse::silu_gate::fuse(&mut plan),
+        DeviceKind::Cuda => {
+            fuse::merged_gate::fuse(&mut plan);
+            fuse::merged_qkv::fuse(&mut plan);
+        }
     }
     fuse::residual::fuse(&mut plan);
     types::assign(&mut plan, target.activations);

@@ -76,6 +76,8 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
         | Step::Sinusoid { .. }
         | Step::Rope { .. }
         | Step::KvWrite { .. }
+        | Step::QkvWrite(_)
+        | Step::GatedHalves { .. }
         | Step::Attention { .. }
         | Step::LocalAttention { .. }
         | Step::Conv { .. } => vec![bf16; step.reads().len()],

@@ -4,6 +4,8 @@
 namespace gemv {
 
 constexpr int WARPS = 4;
+// Elements of a cache line, for 16-bit types.
+constexpr int LINE = 64;
 
 // Bias and residual may be null; out may be the residual.
 template <class W, class X, class O, int T>
@@ -11,6 +13,9 @@ __device__ void rows(const W* weight, const X* x, const float* bias, const O* re
     int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= n) return;
     const W* w = weight + size_t(row) * k;
+    // Weights do not depend on the kernels before.
+    for (int line = lane; line * LINE < k && line < 64; line += 32) prefetch(w + line * LINE);
+    wait_for_inputs();
     float sums[T] = {};
     int at = 0;
     if (k % VECTOR == 0 && aligned(weight) && aligned(x)) {

@@ -29,6 +29,14 @@ __device__ void rows(const bf16* weight, const bf16* x, const float* bias, const
     const bool low = row + g < n, high = row + g + 8 < n;
     const bf16* w0 = weight + size_t(low ? row + g : 0) * k + q * 8;
     const bf16* w1 = weight + size_t(high ? row + g + 8 : 0) * k + q * 8;
+    // Weights do not depend on the kernels before: the first steps of every warp, a lane per row and half line.
+    if (blockIdx.y == 0 && row + lane / 2 < n) {
+        for (int i = 0; i < 4; i++) {
+            int at = (warp + i * WARPS) * COLUMNS;
+            if (at < k && lane % 2 == 0) prefetch(weight + size_t(row + lane / 2) * k + at);
+        }
+    }
+    wait_for_inputs();
     float c[TILES][4] = {};
 #pragma unroll 4
     for (int at = warp * COLUMNS; at < k; at += WARPS * COLUMNS) {

@@ -148,7 +148,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
             let arguments = Arguments::new().view(self.weight.bytes());
             let arguments = arguments.view(self.x.range(first * k..(first + count) * k)?).optional(self.bias);
             let arguments = self.residual(arguments, part, &out)?.view_mut(&out).int(n).int(k);
-            let grid = Grid::of(n.div_ceil(ROWS_PER_BLOCK), 32 * ROWS_PER_BLOCK);
+            let grid = Grid::of(n.div_ceil(ROWS_PER_BLOCK), 32 * ROWS_PER_BLOCK).overlapping();
             // SAFETY: x, out and the residual have `count` rows; a residual is read by the thread that overwrites it.
             unsafe { self.cuda.launch(OP, kernels[count - 1], grid, arguments)? };
         }
@@ -165,7 +165,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let arguments = Arguments::new().view(self.weight.bytes()).view(self.x).optional(self.bias);
         let arguments = self.residual(arguments, 0..out.len(), out)?.view_mut(out);
         let arguments = arguments.int(n).int(k).int(self.num_tokens);
-        let grid = Grid::new((n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), (512, 1));
+        let grid = Grid::new((n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), (512, 1)).overlapping();
         // SAFETY: the lengths were checked; K is a multiple of 32 and x is aligned to 16 bytes.
         unsafe { self.cuda.launch(OP, kernel, grid, arguments) }
     }

@@ -29,7 +29,9 @@ impl Step {
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
             | Self::Convert { x, .. }
+            | Self::GatedHalves { x, .. }
             | Self::Slice { x, .. } => vec![x],
+            Self::QkvWrite(qkv) => vec![&mut qkv.x],
             Self::KvWrite { k, v, .. } => vec![k, v],
             Self::LocalAttention { q, k, v, .. } => vec![q, k, v],
             Self::DeltaRule { q, k, v, g, beta, .. } => vec![q, k, v, g, beta],
@@ -56,6 +58,7 @@ impl Step {
             Self::Linear { projections, .. } => projections.iter_mut().map(|p| &mut p.out).collect(),
             Self::KvWrite { .. } => vec![],
             Self::Moe(moe) => vec![&mut moe.inner, &mut moe.chosen, &mut moe.out],
+            Self::QkvWrite(qkv) => vec![&mut qkv.q],
             Self::Embed { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
@@ -70,6 +73,7 @@ impl Step {
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
             | Self::Convert { out, .. }
+            | Self::GatedHalves { out, .. }
             | Self::Slice { out, .. }
             | Self::Concat { out, .. } => vec![out],
         }

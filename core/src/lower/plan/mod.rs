@@ -11,8 +11,8 @@ use metrale_graph::Source;
 use metrale_graph::resolve::ResolvedWeight;
 
 pub use params::{
-    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, KvHeads, Moe, Operand,
-    Projection, Scoring,
+    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, HeadNorm, KvHeads, Moe,
+    Operand, Projection, QkvWrite, Scoring,
 };
 pub use step::Step;
 

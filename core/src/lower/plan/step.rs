@@ -1,8 +1,8 @@
 //! The launches of a plan.
 
 use super::{
-    Attend, Columns, Combine, DeltaRule, Function, KvHeads, MatrixId, Moe, Operand, Projection, Reg, StateId,
-    TableId, VectorId,
+    Attend, Columns, Combine, DeltaRule, Function, KvHeads, MatrixId, Moe, Operand, Projection, QkvWrite,
+    Reg, StateId, TableId, VectorId,
 };
 
 /// One launch.
@@ -85,6 +85,17 @@ pub enum Step {
         /// Consecutive pairs.
         interleaved: bool,
         /// Output.
+        out: Reg,
+    },
+    /// Norms and rotates heads of merged queries, keys and values, and appends keys and values.
+    QkvWrite(Box<QkvWrite>),
+    /// `f(first half) · second half` of each row.
+    GatedHalves {
+        /// Which function.
+        f: Function,
+        /// `[T, 2 · width]`
+        x: Reg,
+        /// `[T, width]`
         out: Reg,
     },
     /// Appends keys and values.

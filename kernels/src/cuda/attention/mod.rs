@@ -103,7 +103,7 @@ pub fn paged<T: Element>(
         }
         let arguments = Arguments::new().view(partial.view()).view_mut(out);
         let arguments = arguments.int(num_splits).int(shape.value_dim);
-        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32));
+        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32)).overlapping();
         // SAFETY: every split wrote its result for every row and head.
         unsafe { cuda.launch(OP, kernel!(T, "attention_combine"), grid, arguments) }
     })
@@ -239,7 +239,12 @@ impl<T: Element> Call<'_, T> {
         let blocks = (self.splits.count, per_tile, (tiles * warps_per_tile).div_ceil(WARPS));
         // SAFETY: as in `vectors`; `kernel` is only called for bf16 over bf16, and the launcher aligned q and out.
         unsafe {
-            self.cuda.launch(OP, kernel, Grid { shared_bytes, ..Grid::new(blocks, (THREADS, 1)) }, arguments)
+            self.cuda.launch(
+                OP,
+                kernel,
+                Grid { shared_bytes, ..Grid::new(blocks, (THREADS, 1)).overlapping() },
+                arguments,
+            )
         }
     }
 }
