@@ -103,6 +103,3 @@ __device__ inline void wait_for_inputs() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-
-// Asks for the cache line of weights that will be read.
-__device__ inline void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }

@@ -35,7 +35,7 @@ fn grid(rows: usize, width: usize) -> Grid {
     if width <= 512 {
         Grid::new((rows.div_ceil(8), 1, 1), (32, 8)).overlapping()
     } else {
-        Grid::of(rows, (width / 32).next_multiple_of(32).clamp(64, 512)).overlapping()
+        Grid::of(rows, (width / 8).next_multiple_of(32).clamp(64, 512)).overlapping()
     }
 }
 

@@ -136,7 +136,7 @@ impl Splits {
     /// The number of splits with which `units` blocks each fill the device in as few waves as possible.
     fn filling(cuda: &Cuda, units: usize, resident: usize) -> usize {
         /// Waves beyond which a partly filled last one does not matter.
-        const MAX_WAVES: usize = 6;
+        const MAX_WAVES: usize = 12;
         let slots = cuda.info().num_multiprocessors * resident;
         let full = |waves: usize| {
             let count = waves * slots / units.max(1);
@@ -224,7 +224,9 @@ impl<T: Element> Call<'_, T> {
             format_args!("a head that fits {limit} bytes of shared memory"),
         )?;
         let tiles = rows.num_tiles((QUERIES / self.group()).max(1));
-        let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
+        // Single rows are cut into splits that fill the device.
+        let many = rows.num_rows >= MANY_ROWS && !rows.is_single();
+        let warps_per_tile = if many { 1 } else { WARPS };
         let views = self.views;
         let arguments = self.begin().view(views.starts).view(views.contexts);
         let arguments = arguments.view(views.table_starts).view(views.tables).view_mut(out).view_mut(partial);
