@@ -48,8 +48,9 @@ test-models: build ## tests on real models; skipped, loudly, where a download fa
 test-clients: build ## the API as public client libraries see it
 	@$(PYTHON) tests/clients/run.py
 
-test-gpu: ## the CUDA kernels against the CPU kernels; skipped, loudly, without a GPU
+test-gpu: ## the CUDA kernels against the CPU kernels, and every model on the GPU; skipped, loudly, without one
 	$(CARGO) test --release -p metrale-kernels --test cuda
+	$(CARGO) test --release -p metrale-tests --test gpu_llama --test gpu_qwen3_ssm --test gpu_nllb
 
 golden: $(VENV)/golden ## make the golden models of SEED in target/golden/seed$(SEED)
 	@for config in tests/golden/configs/*.json; do \

@@ -94,3 +94,12 @@ __device__ inline float row_sum(float x) {
 
 __device__ inline size_t global_thread() { return size_t(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline size_t num_threads() { return size_t(gridDim.x) * blockDim.x; }
+
+// Lets the kernel after this one start, then waits until those before it are done. A kernel that is launched as
+// `Grid::overlapping` calls this before it reads or writes anything that another kernel writes or reads.
+__device__ inline void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}

@@ -4,21 +4,62 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::bail;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use futures_util::StreamExt;
 use metrale_kernels::cpu::Cpu;
 use metrale_kernels::cpu::bandwidth::read_bandwidth;
 use serde::Serialize;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{LoadModel, logging};
+use super::bench_step::StepArgs;
+use super::{LoadModel, LoadRunner, logging};
 use crate::config::{EngineConfig, Setting};
 use crate::exec::sample::SamplingParams;
 use crate::sched::{Event, GenerateRequest};
 use crate::server::{EventStream, ServedModel};
 
-/// Flags of `metrale bench`.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct BenchArgs {
+/// What `metrale bench` measures: `metrale bench MODEL` or `metrale bench step MODEL`.
+#[derive(Clone, Debug)]
+pub(super) enum BenchArgs {
+    /// Prefill and decode through the engine.
+    Speed(Box<SpeedArgs>),
+    /// Decode steps of given sizes.
+    Step(Box<StepArgs>),
+}
+
+impl Args for BenchArgs {
+    fn augment_args(command: Command) -> Command {
+        let step = StepArgs::augment_args(Command::new("step")).about(
+            "Decode steps of given sizes: time, bytes, operations, and what share of the limit that is",
+        );
+        SpeedArgs::augment_args(command)
+            .subcommand(step)
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for BenchArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(match matches.subcommand() {
+            Some((_, matches)) => Self::Step(Box::new(StepArgs::from_arg_matches(matches)?)),
+            None => Self::Speed(Box::new(SpeedArgs::from_arg_matches(matches)?)),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Flags of a run through the engine.
+#[derive(Clone, Debug, Args)]
+pub(super) struct SpeedArgs {
     #[command(flatten)]
     engine: EngineConfig,
     /// Prompt tokens of the prefill measurement.
@@ -68,7 +109,18 @@ struct Decode {
 
 const DECODE_PROMPT: usize = 16;
 
-pub(super) fn execute(args: &BenchArgs, settings: &[Setting], load: LoadModel) -> anyhow::Result<ExitCode> {
+pub(super) fn execute(
+    args: &BenchArgs,
+    settings: &[Setting],
+    (load, load_runner): (LoadModel, LoadRunner),
+) -> anyhow::Result<ExitCode> {
+    match args {
+        BenchArgs::Speed(args) => speed(args, settings, load),
+        BenchArgs::Step(args) => super::bench_step::execute(args, load_runner),
+    }
+}
+
+fn speed(args: &SpeedArgs, settings: &[Setting], load: LoadModel) -> anyhow::Result<ExitCode> {
     logging::init(args.engine.log_format, LevelFilter::WARN)?;
     logging::report(&args.engine, settings);
     let start = Instant::now();

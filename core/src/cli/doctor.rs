@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use metrale_kernels::cpu::Isa;
+use metrale_kernels::cuda;
 
 use crate::plugin::probe::Prober;
 use crate::plugin::{Candidate, Registry, Status};
@@ -95,12 +96,37 @@ fn machine(report: &mut Report) {
         }
         _ => report.note("memory", "the system does not say"),
     }
+    gpus(report);
     match std::fs::read_to_string("/proc/driver/nvidia/version") {
         Ok(text) => report.fact(
             "GPU driver",
             text.lines().next().unwrap_or("NVIDIA").split_whitespace().collect::<Vec<_>>().join(" "),
         ),
         Err(_) => report.note("GPU driver", "no NVIDIA driver; models run on the CPU"),
+    }
+}
+
+/// The GPU kernels of this build, and the GPUs that they run on.
+fn gpus(report: &mut Report) {
+    match cuda::image_archs() {
+        Some(archs) => {
+            let megabytes = cuda::image_bytes() as f64 / 1e6;
+            report.fact("GPU kernels", format!("sm_{} ({megabytes:.1} MB)", archs.replace(',', ", sm_")));
+        }
+        None => report.note("GPU kernels", "none in this build: no nvcc was found when it was made"),
+    }
+    let devices = match cuda::devices() {
+        Ok(devices) => devices,
+        Err(error) => return report.note("GPU", format!("none: {error}; models run on the CPU")),
+    };
+    for info in devices {
+        let (major, minor) = info.compute_capability;
+        let gibibytes = info.memory_bytes as f64 / f64::from(1 << 30);
+        let text = format!("cuda:{} {}, sm_{major}{minor}, {gibibytes:.1} GiB", info.ordinal, info.name);
+        match cuda::usable(info.ordinal) {
+            Ok(_) => report.fact("GPU", text),
+            Err(error) => report.note("GPU", format!("{text}; not used: {error}")),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+mod bench_step;
 mod doctor;
 mod logging;
 mod plugins;
@@ -19,10 +20,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{ConfigError, EngineConfig, Resolved, Setting, resolve};
+use crate::exec::ModelRunner;
 use crate::server::ServedModel;
 
 /// Loads the model that a configuration names.
 pub type LoadModel = fn(&EngineConfig) -> anyhow::Result<ServedModel>;
+
+/// Loads it without engine and tokenizer.
+pub type LoadRunner = fn(&EngineConfig) -> anyhow::Result<ModelRunner>;
 
 /// The `metrale` command.
 #[derive(Debug, Parser)]
@@ -39,7 +44,7 @@ enum Command {
     /// Talk to a model in the terminal, or continue one prompt.
     Run(Box<run::RunArgs>),
     /// Measure prefill and decode speed, beside what the memory allows.
-    Bench(Box<bench::BenchArgs>),
+    Bench(bench::BenchArgs),
     /// List plugins, inspect, verify and make them.
     Plugins(plugins::PluginsArgs),
     /// Print what this machine offers and what is broken.
@@ -49,7 +54,7 @@ enum Command {
 }
 
 /// Runs the command line and returns the exit status.
-pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel) -> ExitCode {
+pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel, load_runner: LoadRunner) -> ExitCode {
     let args: Vec<_> = args.collect();
     let (command, settings) = match parse(&args) {
         Ok(parsed) => parsed,
@@ -59,7 +64,7 @@ pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match dispatch(command, &settings, load) {
+    match dispatch(command, &settings, (load, load_runner)) {
         Ok(code) => code,
         Err(error) => {
             let text = report::one_line(&error);
@@ -77,11 +82,15 @@ fn parse(args: &[OsString]) -> Result<(Command, Vec<Setting>), ConfigError> {
     Ok((cli.command, settings))
 }
 
-fn dispatch(command: Command, settings: &[Setting], load: LoadModel) -> anyhow::Result<ExitCode> {
+fn dispatch(
+    command: Command,
+    settings: &[Setting],
+    (load, load_runner): (LoadModel, LoadRunner),
+) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::execute(&args, settings, load),
         Command::Run(args) => run::execute(&args, settings, load),
-        Command::Bench(args) => bench::execute(&args, settings, load),
+        Command::Bench(args) => bench::execute(&args, settings, (load, load_runner)),
         Command::Plugins(args) => plugins::execute(&args),
         Command::Doctor(args) => Ok(doctor::execute(&args)),
         Command::Version => {

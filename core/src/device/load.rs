@@ -67,6 +67,11 @@ impl<'a> Checkpoint<'a> {
         Self { source, on_bytes }
     }
 
+    /// Whether weights are dummies.
+    pub(super) fn is_dummy(&self) -> bool {
+        self.source.is_none()
+    }
+
     /// The matrix in its stored format, if its rows are stored as they are.
     pub(super) fn stored(&self, weight: &ResolvedWeight) -> Result<Option<(Format, Stored)>, LoadError> {
         let (Some(source), Some(format)) = (self.source, weight.expr.dtype().and_then(kernel_format)) else {

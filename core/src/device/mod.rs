@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod cuda;
 mod load;
 mod sizes;
+mod work;
 
 use metrale_graph::Source;
 use metrale_kernels::KernelError;
@@ -177,6 +178,35 @@ pub struct ImageContext<'a> {
     pub taps: &'a [u32],
 }
 
+/// Bytes that must be read, each once, and operations, of which a product and a sum are two.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Bytes.
+    pub bytes: f64,
+    /// Operations.
+    pub flops: f64,
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.flops += other.flops;
+    }
+}
+
+/// Time of one kind of launch in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartTime {
+    /// What is launched, with the shape of its weight.
+    pub name: String,
+    /// How often.
+    pub count: usize,
+    /// Seconds of all.
+    pub seconds: f64,
+    /// Work of all.
+    pub work: Work,
+}
+
 /// A launch that failed, with the author's source line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}\n  --> {source_line}")]
@@ -217,6 +247,17 @@ pub trait Device: std::fmt::Debug + Send {
     /// As [`run`](Self::run).
     fn logits(&mut self, output: (Entry, &str), wanted: &[usize], out: &mut [f32])
     -> Result<(), LaunchError>;
+
+    /// As [`logits`](Self::logits), but only the most likely token of each row.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    fn greedy(
+        &mut self,
+        output: (Entry, &str),
+        wanted: &[usize],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), LaunchError>;
 
     /// Fills an input for the next run.
     ///
@@ -278,6 +319,24 @@ pub trait Device: std::fmt::Debug + Send {
 
     /// Bytes of the activation buffers.
     fn activation_bytes(&self) -> usize;
+
+    /// What a step of so many sequences with one row each, and contexts of so many tokens, must read and compute.
+    fn work(&self, num_seqs: usize, context: usize) -> Work;
+
+    /// Times the parts of the last step, each over all layers, for contexts of so many tokens. Activations are undefined
+    /// afterwards. Empty for a device that cannot.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn time_parts(&mut self, _context: usize) -> Result<Vec<PartTime>, LaunchError> {
+        Ok(Vec::new())
+    }
+
+    /// Bytes per second that the memory gives, measured now.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn memory_rate(&self) -> Result<f64, LaunchError>;
 }
 
 /// A name that no plan has.

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod draft;
 mod encode;
 mod images;
+mod measure;
 mod mtp;
 mod pages;
 mod rows;
@@ -11,6 +12,7 @@ pub mod runner;
 pub mod sample;
 mod snapshots;
 
+pub use crate::device::{PartTime, Work};
 pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
 pub use draft::{DraftBatch, Drafter};
 pub use images::SequenceImages;

@@ -33,29 +33,7 @@ impl StepRunner for ModelRunner {
     /// New sequences get a clean state and their source is encoded. Then rows go through the text plan together, and the
     /// rows whose logits are wanted through the head.
     fn step(&mut self, batch: &Batch, logits: &mut Logits) -> Result<(), EngineError> {
-        self.check(batch)?;
-        self.start_sequences(batch)?;
-        self.encode(batch)?;
-        if let Some(vision) = &mut self.vision {
-            vision.see(&mut *self.device, batch)?;
-        }
-
-        self.rows.fill(&batch.seqs, self.limits.block_size);
-        self.sources.fill_sources(&batch.seqs);
-        self.num_rows = batch.num_tokens();
-        let context = StepContext {
-            rows: self.num_rows,
-            token_ids: &batch.token_ids,
-            positions: &self.rows.positions,
-            slots: &self.rows.slots,
-            sequences: &self.rows.sequences(),
-            sources: &self.sources.sequences(),
-            state_slots: &self.rows.state_slots,
-            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
-            draft_rows: &self.rows.draft_rows,
-            logits_rows: &batch.logits_rows,
-        };
-        self.device.run(Entry::Text, &context).map_err(device_error)?;
+        self.forward(batch)?;
         logits.vocab_size = self.limits.vocab_size;
         compute_logits(&mut *self.device, TEXT_OUTPUT, &batch.logits_rows, logits)
     }
@@ -78,6 +56,33 @@ impl StepRunner for ModelRunner {
 }
 
 impl ModelRunner {
+    /// Everything before the head.
+    pub(super) fn forward(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.check(batch)?;
+        self.start_sequences(batch)?;
+        self.encode(batch)?;
+        if let Some(vision) = &mut self.vision {
+            vision.see(&mut *self.device, batch)?;
+        }
+
+        self.rows.fill(&batch.seqs, self.limits.block_size);
+        self.sources.fill_sources(&batch.seqs);
+        self.num_rows = batch.num_tokens();
+        let context = StepContext {
+            rows: self.num_rows,
+            token_ids: &batch.token_ids,
+            positions: &self.rows.positions,
+            slots: &self.rows.slots,
+            sequences: &self.rows.sequences(),
+            sources: &self.sources.sequences(),
+            state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
+            draft_rows: &self.rows.draft_rows,
+            logits_rows: &batch.logits_rows,
+        };
+        self.device.run(Entry::Text, &context).map_err(device_error)
+    }
+
     /// Bytes of weights that a step of one row reads.
     #[must_use]
     pub fn weight_bytes_per_step(&self) -> usize {

@@ -94,8 +94,12 @@ pub fn lower(
         .map_err(|error| LowerError { device: target.device.name(), ..error })?;
     support::check(&plan, target.device)?;
     fuse::shared_input::fuse(&mut plan);
-    if target.device == DeviceKind::Cpu {
-        fuse::silu_gate::fuse(&mut plan);
+    match target.device {
+        DeviceKind::Cpu => fuse::silu_gate::fuse(&mut plan),
+        DeviceKind::Cuda => {
+            fuse::merged_gate::fuse(&mut plan);
+            fuse::merged_qkv::fuse(&mut plan);
+        }
     }
     fuse::residual::fuse(&mut plan);
     types::assign(&mut plan, target.activations);

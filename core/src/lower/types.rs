@@ -81,6 +81,8 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
         | Step::Rope { .. }
         | Step::KvWrite { .. }
         | Step::HeadLinear { .. }
+        | Step::QkvWrite(_)
+        | Step::GatedHalves { .. }
         | Step::Attention { .. }
         | Step::LocalAttention { .. }
         | Step::Conv { .. } => vec![bf16; step.reads().len()],

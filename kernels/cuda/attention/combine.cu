@@ -9,6 +9,7 @@ constexpr int MAX_SPLITS = 512;
 // A split is (max, sum, values). The values of one without keys, whose sum is zero, are not looked at.
 template <class T>
 __device__ void splits(const float* partial, T* out, int num_splits, int vd) {
+    wait_for_inputs();
     __shared__ float factors[MAX_SPLITS], sums[MAX_SPLITS];
     const size_t at = blockIdx.x, stride = vd + 2;
     partial += at * num_splits * stride;

@@ -174,6 +174,7 @@ template <int D, int STAGES>
 __device__ void attend(const bf16* q, const bf16* pages, const uint32_t* starts, const uint32_t* contexts,
                        const uint32_t* table_starts, const uint32_t* tables, bf16* out, float* partial,
                        Arguments args) {
+    wait_for_inputs();
     constexpr int BLOCKS = D / 32, CHUNKS = D / 64;
     // 16-byte operands of a lane in a step.
     constexpr int PER_STEP = 2 * BLOCKS + 4 * CHUNKS;

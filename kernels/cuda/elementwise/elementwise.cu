@@ -24,6 +24,28 @@ __device__ void map(const T* a, const T* b, T* out, size_t len, size_t period, F
     }
 }
 
+// Rows of 2 * width: the gate, then the up half.
+template <class T>
+__device__ void halves(const T* x, T* out, size_t rows, int width, int f) {
+    if (width % VECTOR == 0 && aligned(x) && aligned(out)) {
+        const int vectors = width / VECTOR;
+        for (size_t v = global_thread(); v < rows * vectors; v += num_threads()) {
+            const T* row = x + (v / vectors * 2 * vectors + v % vectors) * VECTOR;
+            float gate[VECTOR], up[VECTOR];
+            load8(row, gate);
+            load8(row + width, up);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) gate[j] = unary(f, gate[j]) * up[j];
+            store8(out + v * VECTOR, gate);
+        }
+        return;
+    }
+    for (size_t i = global_thread(); i < rows * width; i += num_threads()) {
+        const T* row = x + i / width * width * 2 + i % width;
+        out[i] = from_f32<T>(unary(f, to_f32(row[0])) * to_f32(row[width]));
+    }
+}
+
 }  // namespace elementwise
 
 #define KERNELS(T)                                                                                                   \
@@ -47,10 +69,8 @@ __device__ void map(const T* a, const T* b, T* out, size_t len, size_t period, F
     }                                                                                                                \
     /* Rows of 2 * width: the gate, then the up half. */                                                             \
     extern "C" __global__ void gated_halves_##T(const T* x, T* out, size_t rows, int width, int f) {                 \
-        for (size_t i = global_thread(); i < rows * width; i += num_threads()) {                                     \
-            const T* row = x + i / width * width * 2 + i % width;                                                    \
-            out[i] = from_f32<T>(unary(f, to_f32(row[0])) * to_f32(row[width]));                                     \
-        }                                                                                                            \
+        wait_for_inputs();                                                                                           \
+        elementwise::halves<T>(x, out, rows, width, f);                                                              \
     }                                                                                                                \
     extern "C" __global__ void mul_rows_##T(T* x, const float* factors, size_t rows, int width) {                    \
         for (size_t i = global_thread(); i < rows * width; i += num_threads()) {                                     \

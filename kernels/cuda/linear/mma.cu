@@ -30,16 +30,33 @@ __device__ void rows(const bf16* weight, const bf16* x, const float* bias, const
     const bf16* w0 = weight + size_t(low ? row + g : 0) * k + q * 8;
     const bf16* w1 = weight + size_t(high ? row + g + 8 : 0) * k + q * 8;
     float c[TILES][4] = {};
-#pragma unroll 4
-    for (int at = warp * COLUMNS; at < k; at += WARPS * COLUMNS) {
-        uint4 a = low ? *reinterpret_cast<const uint4*>(w0 + at) : zero;
-        uint4 b = high ? *reinterpret_cast<const uint4*>(w1 + at) : zero;
+    constexpr int STEP = WARPS * COLUMNS, AHEAD = 2;
+    uint4 low_next[AHEAD], high_next[AHEAD];
+    auto load = [&](int p, int at) {
+        low_next[p] = low ? *reinterpret_cast<const uint4*>(w0 + at) : zero;
+        high_next[p] = high ? *reinterpret_cast<const uint4*>(w1 + at) : zero;
+    };
+    // Weights do not depend on the kernels before.
+    const int begin = warp * COLUMNS;
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            int t = first + tile * 8 + g;
-            uint4 v = t < num_tokens ? *reinterpret_cast<const uint4*>(x + size_t(t) * k + at + q * 8) : zero;
-            multiply(c[tile], a.x, b.x, a.y, b.y, v.x, v.y);
-            multiply(c[tile], a.z, b.z, a.w, b.w, v.z, v.w);
+    for (int p = 0; p < AHEAD; p++) {
+        if (begin + p * STEP < k) load(p, begin + p * STEP);
+    }
+    wait_for_inputs();
+    for (int base = begin; base < k; base += AHEAD * STEP) {
+#pragma unroll
+        for (int p = 0; p < AHEAD; p++) {
+            const int at = base + p * STEP;
+            if (at >= k) break;
+            const uint4 a = low_next[p], b = high_next[p];
+            if (at + AHEAD * STEP < k) load(p, at + AHEAD * STEP);
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++) {
+                int t = first + tile * 8 + g;
+                uint4 v = t < num_tokens ? *reinterpret_cast<const uint4*>(x + size_t(t) * k + at + q * 8) : zero;
+                multiply(c[tile], a.x, b.x, a.y, b.y, v.x, v.y);
+                multiply(c[tile], a.z, b.z, a.w, b.w, v.z, v.w);
+            }
         }
     }
 #pragma unroll

@@ -121,17 +121,21 @@ __device__ void l2(T* x, int rows, int width, float eps, float factor) {
 #define KERNELS(T)                                                                                                  \
     extern "C" __global__ void rms_norm_##T(const T* x, const float* weight, T* out, int rows, int width, int mode, \
                                             float eps) {                                                            \
+        wait_for_inputs();                                                                                               \
         row_norm::rms<T>(x, weight, out, rows, width, mode, eps);                                                       \
     }                                                                                                               \
     extern "C" __global__ void add_rms_norm_##T(const T* x, T* residual, const float* weight, T* out, int rows,     \
                                                 int width, int mode, float eps) {                                   \
+        wait_for_inputs();                                                                                               \
         row_norm::add_rms<T>(x, residual, weight, out, rows, width, mode, eps);                                         \
     }                                                                                                               \
     extern "C" __global__ void layer_norm_##T(const T* x, const float* weight, const float* bias, T* out, int rows, \
                                               int width, float eps) {                                               \
+        wait_for_inputs();                                                                                               \
         row_norm::layer<T>(x, weight, bias, out, rows, width, eps);                                                     \
     }                                                                                                               \
     extern "C" __global__ void l2_norm_##T(T* x, int rows, int width, float eps, float factor) {                    \
+        wait_for_inputs();                                                                                               \
         row_norm::l2<T>(x, rows, width, eps, factor);                                                                   \
     }
 KERNELS(f32)

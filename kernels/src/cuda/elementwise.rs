@@ -184,7 +184,14 @@ pub fn gated_halves<T: Element>(
     ensure_len(OP, "x", x.len(), 2 * out.len())?;
     let arguments = Arguments::new().view(x).view_mut(out).size(rows).int(width).int(unary_code(f));
     // SAFETY: out has rows * width elements and x twice as many.
-    unsafe { cuda.launch(OP, kernel!(T, "gated_halves"), Grid::elements(cuda, out.len(), 1), arguments) }
+    unsafe {
+        cuda.launch(
+            OP,
+            kernel!(T, "gated_halves"),
+            Grid::elements(cuda, out.len(), 8).overlapping(),
+            arguments,
+        )
+    }
 }
 
 /// Multiplies row t of `x` by `factors[t]`.

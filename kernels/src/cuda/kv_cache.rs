@@ -60,6 +60,17 @@ impl KvCache {
         Ok(Self { shape, pages })
     }
 
+    /// Fills a bf16 cache with numbers between -1 and 1, for runs without a checkpoint.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn fill_dummy(&mut self, cuda: &Cuda) -> Result<()> {
+        let Pages::BF16(pages) = &mut self.pages else { return Ok(()) };
+        let arguments = Arguments::new().view_mut(&pages.view_mut()).size(pages.len()).float(1.0).int(1);
+        // SAFETY: the pages have so many elements.
+        unsafe { cuda.launch("kv_cache", "fill_dummy", Grid::elements(cuda, pages.len(), 1), arguments) }
+    }
+
     /// Geometry.
     #[must_use]
     pub fn shape(&self) -> KvShape {

@@ -1,6 +1,6 @@
 //! Launching a kernel: arguments, checked against the kernel's own parameter list.
 
-use cudarc::driver::result;
+use cudarc::driver::sys;
 use smallvec::SmallVec;
 use std::ffi::c_void;
 
@@ -15,11 +15,18 @@ pub(super) struct Grid {
     pub(super) threads: (usize, usize),
     /// Bytes of dynamic shared memory of a block.
     pub(super) shared_bytes: usize,
+    /// Blocks may start before the kernels before are done: the kernel calls `wait_for_inputs()`.
+    pub(super) overlapping: bool,
 }
 
 impl Grid {
     pub(super) fn new(blocks: (usize, usize, usize), threads: (usize, usize)) -> Self {
-        Self { blocks, threads, shared_bytes: 0 }
+        Self { blocks, threads, shared_bytes: 0, overlapping: false }
+    }
+
+    /// For kernels that call `wait_for_inputs()` before they touch what other kernels do.
+    pub(super) fn overlapping(self) -> Self {
+        Self { overlapping: true, ..self }
     }
 
     /// One block per unit.
@@ -136,18 +143,30 @@ impl Cuda {
             }
             let mut pointers: SmallVec<[*mut c_void; 24]> =
                 arguments.values.iter_mut().map(|v| (&raw mut v.0).cast()).collect();
+            let mut attribute = sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            };
+            // Devices before Hopper run one kernel after another.
+            let overlapping = grid.overlapping && self.info().compute_capability.0 >= 9;
+            let config = sys::CUlaunchConfig {
+                gridDimX: x as u32,
+                gridDimY: y as u32,
+                gridDimZ: z as u32,
+                blockDimX: grid.threads.0 as u32,
+                blockDimY: grid.threads.1 as u32,
+                blockDimZ: 1,
+                sharedMemBytes: grid.shared_bytes as u32,
+                hStream: self.stream.cu_stream(),
+                attrs: &raw mut attribute,
+                numAttrs: u32::from(overlapping),
+            };
+            let (handle, nothing) = (function.handle, std::ptr::null_mut());
             // SAFETY: pointers, in number and size, match the parameters; little-endian words hold shorter values
             // first. The rest is the caller's promise.
-            unsafe {
-                result::launch_kernel(
-                    function.handle,
-                    (x as u32, y as u32, z as u32),
-                    (grid.threads.0 as u32, grid.threads.1 as u32, 1),
-                    grid.shared_bytes as u32,
-                    self.stream.cu_stream(),
-                    &mut pointers,
-                )?;
-            }
+            unsafe { sys::cuLaunchKernelEx(&raw const config, handle, pointers.as_mut_ptr(), nothing) }
+                .result()?;
             Ok(())
         })
     }

@@ -1,7 +1,7 @@
 //! Linear layers: y = x Wᵀ.
 //!
-//! Up to four rows of x (two if all is bf16) take a matrix-vector kernel, up to eight rows in bf16 a tensor-core kernel,
-//! and more rows cuBLASLt. Where the library is missing or does not know a type, the first two run over the rows in
+//! Up to four rows of x (one if all is bf16) take a matrix-vector kernel, up to eight rows in bf16 a tensor-core kernel
+//! unless the weight is wide, and more rows cuBLASLt. Where the library is missing or does not know a type, the first two run over the rows in
 //! turns. Products of bf16 enter f32 sums, and F32 products are never rounded; with a bf16 result the library may round
 //! the product before it adds a residual, and does before a bias.
 //!
@@ -23,8 +23,10 @@ const OP: &str = "linear";
 const FEW: usize = 4;
 /// Rows of x up to which products with quantised weights are int8.
 const FEW_QUANTIZED: usize = 16;
-/// Rows of x that the tensor-core kernel takes; it beats the matrix-vector kernel from three on.
-const TENSOR_CORES: std::ops::RangeInclusive<usize> = 3..=8;
+/// Rows of x that the tensor-core kernel takes; it beats the matrix-vector kernel from two on.
+const TENSOR_CORES: std::ops::RangeInclusive<usize> = 2..=8;
+/// Rows of a weight from which the library beats the tensor-core kernel for any of these.
+const WIDE: usize = 6144;
 
 /// What is added to the product.
 #[derive(Debug, Clone, Copy)]
@@ -97,12 +99,13 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let bf16 = self.weight.format() == Format::BF16 && X::BYTES == 2;
         let f32 = self.weight.format() == Format::F32 && X::BYTES == 4;
         let tensor_cores = bf16 && aligned && self.num_cols().is_multiple_of(32);
+        let library = self.library_aligned(out) && (bf16 || f32) && cublas::is_present();
+        let wide = library && self.weight.num_rows() >= WIDE;
         Ok(match self.num_tokens {
-            n if tensor_cores && TENSOR_CORES.contains(&n) => Kernel::TensorCores,
+            n if tensor_cores && TENSOR_CORES.contains(&n) && !wide => Kernel::TensorCores,
+            2.. if tensor_cores && wide => Kernel::Library(Type::BF16),
             ..=FEW => Kernel::Vector,
-            _ if self.library_aligned(out) && (bf16 || f32) && cublas::is_present() => {
-                Kernel::Library(if bf16 { Type::BF16 } else { Type::F32 })
-            }
+            _ if library => Kernel::Library(if bf16 { Type::BF16 } else { Type::F32 }),
             _ if tensor_cores => Kernel::TensorCores,
             _ => Kernel::Vector,
         })
@@ -138,7 +141,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
 
     /// Runs over the rows, up to four at a time.
     fn vector(&self, out: &mut ViewMut<'_, O>) -> Result<()> {
-        const ROWS_PER_BLOCK: usize = 4;
+        const THREADS: usize = 256;
         let (n, k) = (self.weight.num_rows(), self.num_cols());
         let kernels = vector_kernels::<X, O>(self.weight.format());
         for first in (0..self.num_tokens).step_by(FEW) {
@@ -148,7 +151,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
             let arguments = Arguments::new().view(self.weight.bytes());
             let arguments = arguments.view(self.x.range(first * k..(first + count) * k)?).optional(self.bias);
             let arguments = self.residual(arguments, part, &out)?.view_mut(&out).int(n).int(k);
-            let grid = Grid::of(n.div_ceil(ROWS_PER_BLOCK), 32 * ROWS_PER_BLOCK);
+            let grid = Grid::of(n, THREADS).overlapping();
             // SAFETY: x, out and the residual have `count` rows; a residual is read by the thread that overwrites it.
             unsafe { self.cuda.launch(OP, kernels[count - 1], grid, arguments)? };
         }
@@ -165,7 +168,7 @@ impl<X: Element, O: Element> Call<'_, X, O> {
         let arguments = Arguments::new().view(self.weight.bytes()).view(self.x).optional(self.bias);
         let arguments = self.residual(arguments, 0..out.len(), out)?.view_mut(out);
         let arguments = arguments.int(n).int(k).int(self.num_tokens);
-        let grid = Grid::new((n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), (512, 1));
+        let grid = Grid::new((n.div_ceil(16), self.num_tokens.div_ceil(rows), 1), (512, 1)).overlapping();
         // SAFETY: the lengths were checked; K is a multiple of 32 and x is aligned to 16 bytes.
         unsafe { self.cuda.launch(OP, kernel, grid, arguments) }
     }

@@ -15,6 +15,7 @@
 //! | [`norm`] | [`norm::rms_norm`], [`norm::add_rms_norm`], [`norm::layer_norm`], [`norm::l2_norm`] |
 //! | [`elementwise`] | [`elementwise::unary`], [`elementwise::binary`], [`elementwise::scale`], [`elementwise::gated`], [`elementwise::mul_rows`], [`elementwise::copy_columns`], … |
 //! | [`rope`] | [`rope::fill_tables`], [`rope::fill_sectioned_tables`], [`rope::rotate`] |
+//! | [`qkv`] | [`qkv::write`]: head norms, rotation and cache write of merged projections |
 //! | [`kv_cache`] | [`kv_cache::KvCache`] pages, [`kv_cache::write`] |
 //! | [`attention`] | [`attention::paged`] over a `KvCache` |
 //! | [`conv`] | [`conv::causal_conv1d`] with per-slot state |
@@ -49,6 +50,7 @@ mod module;
 pub mod moe;
 pub mod norm;
 mod planes;
+pub mod qkv;
 mod quantized;
 pub mod rope;
 pub mod sinusoid;

@@ -33,9 +33,9 @@ impl<'a> NormWeight<'a> {
 /// A warp per row, eight rows per block; a block per row where rows are wide. Depends on the width only.
 fn grid(rows: usize, width: usize) -> Grid {
     if width <= 512 {
-        Grid::new((rows.div_ceil(8), 1, 1), (32, 8))
+        Grid::new((rows.div_ceil(8), 1, 1), (32, 8)).overlapping()
     } else {
-        Grid::of(rows, (width / 32).next_multiple_of(32).clamp(64, 512))
+        Grid::of(rows, (width / 8).next_multiple_of(32).clamp(64, 512)).overlapping()
     }
 }
 

@@ -8,12 +8,14 @@ mod states;
 mod workspace;
 
 use metrale_graph::StateDecl;
+use metrale_kernels::cpu::bandwidth::read_bandwidth;
 use metrale_kernels::cpu::linear::Activations;
+use metrale_kernels::cpu::logits::argmax;
 use metrale_kernels::cpu::{Cpu, Isa};
 
 use super::load::Checkpoint;
 use super::{
-    Device, Entry, LaunchError, LoadError, MaxRows, Plans, StateSizes, StepContext, no_such, wrong_len,
+    Device, Entry, LaunchError, LoadError, MaxRows, Plans, StateSizes, StepContext, Work, no_such, wrong_len,
 };
 use load::WeightLoader;
 use plan::CpuPlan;
@@ -107,6 +109,20 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn greedy(
+        &mut self,
+        output: (Entry, &str),
+        wanted: &[usize],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), LaunchError> {
+        let vocab_size = self.plans.lm_head.output_width("logits").unwrap_or(0);
+        let mut logits = vec![0.0; wanted.len() * vocab_size];
+        self.logits(output, wanted, &mut logits)?;
+        tokens.clear();
+        tokens.resize(wanted.len(), 0);
+        Ok(argmax(&self.cpu, &logits, vocab_size, tokens)?)
+    }
+
     fn write_input(
         &mut self,
         (entry, name): (Entry, &str),
@@ -169,5 +185,17 @@ impl Device for CpuDevice {
 
     fn activation_bytes(&self) -> usize {
         self.plans.iter().map(CpuPlan::buffer_bytes).sum()
+    }
+
+    fn work(&self, num_seqs: usize, context: usize) -> Work {
+        let mut work = Work::default();
+        for plan in [&self.plans.text, &self.plans.lm_head] {
+            work += plan.work(&self.states, num_seqs, context);
+        }
+        work
+    }
+
+    fn memory_rate(&self) -> Result<f64, LaunchError> {
+        Ok(read_bandwidth(&self.cpu))
     }
 }

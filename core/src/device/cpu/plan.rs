@@ -6,7 +6,8 @@ use super::load::WeightLoader;
 use super::registers::Registers;
 use super::states::States;
 use super::workspace::Workspace;
-use super::{LaunchError, LoadError, Numerics, StepContext, execute};
+use super::{LaunchError, LoadError, Numerics, StepContext, Work, execute};
+use crate::device::work::DecodeStep;
 use crate::lower::Plan;
 use crate::lower::plan::{Epilogue, MatrixId, RotaryTable, Step};
 
@@ -83,6 +84,22 @@ impl CpuPlan {
             _ => 0,
         };
         self.plan.steps.iter().map(|s| of_step(&s.step)).sum()
+    }
+
+    /// Values of an output per row.
+    pub(super) fn output_width(&self, name: &str) -> Option<usize> {
+        self.plan.output(name).map(|reg| self.plan.widths[reg.0])
+    }
+
+    /// What a decode step must read and compute.
+    pub(super) fn work(&self, states: &States, num_seqs: usize, context: usize) -> Work {
+        let mut work = Work::default();
+        for planned in &self.plan.steps {
+            let step = DecodeStep { num_seqs, context, kv_element: states.kv_element() };
+            let bytes = |m: MatrixId| self.matrices[m.0].num_bytes_read();
+            work += step.work(&self.plan, &planned.step, &bytes, &|state| states.heads(state));
+        }
+        work
     }
 
     /// Bytes of the activation buffers.

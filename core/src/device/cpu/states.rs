@@ -7,12 +7,13 @@ use metrale_kernels::cpu::kv_cache::{KvCache, KvShape};
 
 use crate::device::StateSizes;
 use crate::device::sizes::slot_len;
-use crate::lower::plan::StateId;
+use crate::lower::plan::{KvHeads, StateId};
 
 /// All states of a model, by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct States {
     states: Vec<State>,
+    kv_element: usize,
 }
 
 #[derive(Debug)]
@@ -66,7 +67,20 @@ impl States {
                 reason: format!("the cpu device keeps no token ids, as `{}` asks for", state.name),
             }),
         };
-        Ok(Self { states: states.iter().map(state).collect::<Result<_, _>>()? })
+        let kv_element = sizes.kv_dtype.num_bytes();
+        Ok(Self { states: states.iter().map(state).collect::<Result<_, _>>()?, kv_element })
+    }
+
+    /// Heads of a cache.
+    pub(super) fn heads(&self, id: StateId) -> Option<KvHeads> {
+        let State::Paged(cache) = &self.states[id.0] else { return None };
+        let shape = cache.shape();
+        Some(KvHeads { count: shape.num_kv_heads, k_dim: shape.head_dim, v_dim: shape.value_dim })
+    }
+
+    /// Bytes of a key's or value's element.
+    pub(super) fn kv_element(&self) -> usize {
+        self.kv_element
     }
 
     pub(super) fn cache(&self, id: StateId) -> Result<&KvCache, KernelError> {

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use metrale_kernels::KernelError;
-use metrale_kernels::cuda::{Cuda, Graph};
+use metrale_kernels::cuda::{Cuda, Graph, Timer};
 
 use crate::device::{Entry, LaunchError};
 
@@ -28,6 +28,8 @@ pub(super) enum Part {
     Entry(Entry),
     /// The head over the rows of an entry point.
     Head(Entry),
+    /// The head and its most likely tokens.
+    Greedy(Entry),
 }
 
 /// Recorded work by size. It uses buffers of the plans, states and lists of the device that owns this.
@@ -77,6 +79,24 @@ impl Graphs {
         }
         Ok(())
     }
+}
+
+/// Records `work` and gives the seconds of one replay, over so many.
+pub(super) fn time(
+    cuda: &Cuda,
+    repetitions: usize,
+    mut work: impl FnMut() -> Result<(), LaunchError>,
+) -> Result<f64, LaunchError> {
+    let graph =
+        cuda.record(|| work().map_err(|e| KernelError::Unsupported { op: "record", reason: e.to_string() }))?;
+    // SAFETY: what the work used still exists; nothing else runs meanwhile.
+    unsafe { cuda.replay(&graph)? };
+    let timer = Timer::start(cuda)?;
+    for _ in 0..repetitions {
+        // SAFETY: as above.
+        unsafe { cuda.replay(&graph)? };
+    }
+    Ok(f64::from(timer.stop(cuda)?) / 1e3 / repetitions as f64)
 }
 
 #[cfg(test)]

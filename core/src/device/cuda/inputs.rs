@@ -38,7 +38,7 @@ impl Needs {
                     needs.ids = Some(needs.ids.map_or(rows, |known| known.min(rows)));
                 }
                 Step::Sinusoid { .. } => needs.positions = true,
-                Step::KvWrite { .. } => needs.writes = true,
+                Step::KvWrite { .. } | Step::QkvWrite(_) => needs.writes = true,
                 Step::Attention { how, .. } if how.causal => needs.attention = true,
                 Step::Attention { .. } => needs.sources = true,
                 Step::LocalAttention { .. } => needs.local = true,

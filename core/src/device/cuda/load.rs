@@ -66,7 +66,7 @@ impl<'a> WeightLoader<'a> {
         let Some((format, stored)) = self.checkpoint.stored(weight)? else {
             let values = self.checkpoint.values(&weight.expr)?;
             return Ok(match self.activations {
-                ElementType::F32 => new(Format::F32, &le_bytes(&values, |v| v.to_le_bytes())),
+                ElementType::F32 => new(Format::F32, &le_bytes(&values, f32::to_le_bytes)),
                 ElementType::BF16 => new(Format::BF16, &bf16_bytes(&values)),
             });
         };

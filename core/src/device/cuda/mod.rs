@@ -14,11 +14,12 @@ mod states;
 
 use metrale_graph::StateDecl;
 use metrale_kernels::Result;
-use metrale_kernels::cuda::{Cuda, Indices};
+use metrale_kernels::cuda::logits::argmax;
+use metrale_kernels::cuda::{Buffer, Cuda, Indices, Timer};
 
 use super::{
-    Checkpoint, Device, Entry, LaunchError, LoadError, MaxRows, Plans, StateSizes, StepContext, no_such,
-    wrong_len,
+    Checkpoint, Device, Entry, LaunchError, LoadError, MaxRows, PartTime, Plans, StateSizes, StepContext,
+    Work, no_such, wrong_len,
 };
 use crate::lower::plan::ElementType;
 use graphs::{Graphs, Part, bucket};
@@ -53,6 +54,8 @@ pub struct CudaDevice {
     inputs: StepInputs,
     /// Wanted rows, where they are more than the head takes at once.
     wanted: Indices,
+    /// The most likely tokens of the wanted rows.
+    chosen: Indices,
     options: CudaOptions,
     cuda: Cuda,
 }
@@ -77,25 +80,31 @@ impl CudaDevice {
         let mut loader = WeightLoader::new(&cuda, checkpoint, options.activations);
         let plans = plans.try_map(max, |plan, rows| CudaPlan::new(&cuda, plan, &mut loader, rows))?;
         drop(loader);
+        let mut states = States::new(&cuda, states, sizes)?;
+        if checkpoint.is_dummy() {
+            states.fill_dummy(&cuda)?;
+        }
         Ok(Self {
             graphs: Graphs::new(!options.enforce_eager),
             plans,
-            states: States::new(&cuda, states, sizes)?,
+            states,
             uploads: Uploads::new(&cuda, max, sizes)?,
             inputs: StepInputs::of_rows(0),
             wanted: Indices::new(&cuda, max.lm_head)?,
+            chosen: Indices::new(&cuda, max.lm_head)?,
             options,
             cuda,
         })
     }
 
-    /// The head over the rows that a list names; `size` is set if the list lies where recorded work expects it.
+    /// The head over the wanted rows of the last step, or over those that were set apart, and what follows it.
     fn head(
         &mut self,
         (entry, output): (Entry, &str),
         listed: bool,
-    ) -> std::result::Result<usize, LaunchError> {
-        let Self { graphs, plans, states, inputs, wanted, cuda, .. } = self;
+        greedy: bool,
+    ) -> std::result::Result<(), LaunchError> {
+        let Self { graphs, plans, states, inputs, wanted, chosen, cuda, .. } = self;
         let wanted = match &inputs.wanted {
             Some(list) if listed => list,
             _ => &*wanted,
@@ -106,14 +115,48 @@ impl CudaDevice {
         let head_inputs = StepInputs::of_rows(size);
         let mut work = || {
             execute::gather(cuda, (from, output, inputs.rows), wanted, (head, "hidden"))?;
-            head.run(cuda, states, &head_inputs)
+            head.run(cuda, states, &head_inputs)?;
+            if greedy {
+                let logits = head.plan.output("logits").ok_or_else(|| no_such("output", "logits"))?;
+                let width = head.registers.width(logits);
+                argmax(cuda, head.registers.read(logits, size)?, width, chosen)?;
+            }
+            Ok(())
         };
-        if listed {
-            graphs.run(cuda, (Part::Head(entry), size), work)?
-        } else {
-            work()?
+        let part = if greedy { Part::Greedy(entry) } else { Part::Head(entry) };
+        if listed { graphs.run(cuda, (part, size), work) } else { work() }
+    }
+
+    /// Runs the head over all wanted rows, in as many passes as it asks for, and calls `take` with the rows of each.
+    fn head_passes(
+        &mut self,
+        from: (Entry, &str),
+        wanted: &[usize],
+        greedy: bool,
+        mut take: impl FnMut(&Self, usize) -> Result<()>,
+    ) -> std::result::Result<(), LaunchError> {
+        if wanted.is_empty() {
+            return Ok(());
         }
-        Ok(size)
+        if self.inputs.wanted.is_some() {
+            self.head(from, true, greedy)?;
+            return Ok(take(self, wanted.len())?);
+        }
+        for wanted in wanted.chunks(self.plans.head(from.0).max_rows()) {
+            let list: Vec<u32> = wanted.iter().map(|&row| row as u32).collect();
+            self.wanted.set(&self.cuda, &list, self.inputs.rows)?;
+            self.head(from, false, greedy)?;
+            take(self, wanted.len())?;
+        }
+        Ok(())
+    }
+
+    fn download_logits(&self, entry: Entry, rows: usize, out: &mut [f32]) -> Result<()> {
+        let head = self.plans.head(entry);
+        match head.plan.output("logits") {
+            Some(logits) => head.registers.read::<f32>(logits, rows)?.download(&self.cuda, out),
+            None => Ok(()),
+        }
     }
 }
 
@@ -144,22 +187,26 @@ impl Device for CudaDevice {
         wanted: &[usize],
         out: &mut [f32],
     ) -> std::result::Result<(), LaunchError> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let vocab_size = out.len() / wanted.len();
-        if self.inputs.wanted.is_some() {
-            self.head(from, true)?;
-            return Ok(self.download_logits(from.0, wanted.len(), out)?);
-        }
-        let rows = self.plans.lm_head.max_rows();
-        for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
-            let list: Vec<u32> = wanted.iter().map(|&row| row as u32).collect();
-            self.wanted.set(&self.cuda, &list, self.inputs.rows)?;
-            self.head(from, false)?;
-            self.download_logits(from.0, wanted.len(), out)?;
-        }
-        Ok(())
+        let vocab_size = out.len() / wanted.len().max(1);
+        let mut rest = out;
+        self.head_passes(from, wanted, false, |device, rows| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(rows * vocab_size);
+            rest = after;
+            device.download_logits(from.0, rows, part)
+        })
+    }
+
+    fn greedy(
+        &mut self,
+        from: (Entry, &str),
+        wanted: &[usize],
+        tokens: &mut Vec<u32>,
+    ) -> std::result::Result<(), LaunchError> {
+        tokens.clear();
+        self.head_passes(from, wanted, true, |device, rows| {
+            tokens.extend(device.chosen.to_vec(&device.cuda)?.into_iter().take(rows));
+            Ok(())
+        })
     }
 
     fn write_input(
@@ -213,14 +260,47 @@ impl Device for CudaDevice {
     fn activation_bytes(&self) -> usize {
         self.plans.iter().map(CudaPlan::buffer_bytes).sum()
     }
-}
 
-impl CudaDevice {
-    fn download_logits(&self, entry: Entry, rows: usize, out: &mut [f32]) -> Result<()> {
-        let head = self.plans.head(entry);
-        match head.plan.output("logits") {
-            Some(logits) => head.registers.read::<f32>(logits, rows)?.download(&self.cuda, out),
-            None => Ok(()),
+    fn work(&self, num_seqs: usize, context: usize) -> Work {
+        let mut work = Work::default();
+        for plan in [&self.plans.text, &self.plans.lm_head] {
+            for planned in &plan.plan.steps {
+                work += plan.work(&self.states, &planned.step, num_seqs, context);
+            }
         }
+        work
+    }
+
+    fn time_parts(&mut self, context: usize) -> std::result::Result<Vec<PartTime>, LaunchError> {
+        const REPETITIONS: usize = 20;
+        let Self { plans, states, inputs, cuda, .. } = self;
+        let head_inputs = StepInputs::of_rows(inputs.rows);
+        let mut times = Vec::new();
+        for (plan, inputs) in [(&mut plans.text, &*inputs), (&mut plans.lm_head, &head_inputs)] {
+            for (name, steps) in plan.parts() {
+                let mut work = Work::default();
+                for &i in &steps {
+                    work += plan.work(states, &plan.plan.steps[i].step, inputs.rows, context);
+                }
+                let seconds =
+                    graphs::time(cuda, REPETITIONS, || plan.run_steps(cuda, states, inputs, &steps))?;
+                times.push(PartTime { name, count: steps.len(), seconds, work });
+            }
+        }
+        Ok(times)
+    }
+
+    fn memory_rate(&self) -> std::result::Result<f64, LaunchError> {
+        const BYTES: usize = 1 << 30;
+        let from = Buffer::<u8>::zeroed(&self.cuda, BYTES)?;
+        let mut to = Buffer::<u8>::zeroed(&self.cuda, BYTES)?;
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let timer = Timer::start(&self.cuda)?;
+            to.view_mut().copy_from(&self.cuda, from.view())?;
+            best = best.min(f64::from(timer.stop(&self.cuda)?) / 1e3);
+        }
+        // Read and written.
+        Ok(2.0 * BYTES as f64 / best)
     }
 }

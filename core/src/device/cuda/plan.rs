@@ -13,9 +13,10 @@ use super::load::WeightLoader;
 use super::local::LocalPages;
 use super::registers::Registers;
 use super::states::States;
-use crate::device::{LaunchError, LoadError};
+use crate::device::work::{DecodeStep, name};
+use crate::device::{LaunchError, LoadError, Work};
 use crate::lower::Plan;
-use crate::lower::plan::{ElementType, Epilogue, Moe, Operand, RotaryTable, Step};
+use crate::lower::plan::{ElementType, Epilogue, MatrixId, Moe, Operand, RotaryTable, Step};
 
 /// A plan, ready to run.
 #[derive(Debug)]
@@ -160,7 +161,7 @@ impl CudaPlan {
 
     /// Bytes of matrices that a step of one row reads in a launch.
     pub(super) fn weight_bytes(&self, step: &Step) -> usize {
-        let bytes = |m: crate::lower::plan::MatrixId| self.matrices[m.0].num_bytes();
+        let bytes = |m: MatrixId| self.matrices[m.0].num_bytes();
         match step {
             Step::Linear { projections, .. } => projections
                 .iter()
@@ -176,6 +177,37 @@ impl CudaPlan {
             }
             _ => 0,
         }
+    }
+
+    /// What one launch of a decode step must read and compute.
+    pub(super) fn work(&self, states: &States, step: &Step, num_seqs: usize, context: usize) -> Work {
+        let decode = DecodeStep { num_seqs, context, kv_element: states.kv_element() };
+        let bytes = |m: MatrixId| self.matrices[m.0].num_bytes();
+        decode.work(&self.plan, step, &bytes, &|state| states.heads(state))
+    }
+
+    /// Launches by what they are, in the order of their first.
+    pub(super) fn parts(&self) -> Vec<(String, Vec<usize>)> {
+        let mut parts: Vec<(String, Vec<usize>)> = Vec::new();
+        for (i, planned) in self.plan.steps.iter().enumerate() {
+            let name = name(&self.plan, &planned.step);
+            match parts.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, steps)) => steps.push(i),
+                None => parts.push((name, vec![i])),
+            }
+        }
+        parts
+    }
+
+    /// Executes some launches of the plan only.
+    pub(super) fn run_steps(
+        &mut self,
+        cuda: &Cuda,
+        states: &mut States,
+        inputs: &StepInputs,
+        steps: &[usize],
+    ) -> std::result::Result<(), LaunchError> {
+        execute::run_steps(self, cuda, states, inputs, steps)
     }
 
     /// Bytes of the activation buffers.

@@ -29,14 +29,14 @@ const CUDA_RESERVE_BYTES: u64 = 1 << 30;
 /// A device before there is a model on it.
 pub(super) enum OpenDevice {
     Cpu(CpuOptions),
-    Cuda(Cuda, CudaOptions),
+    Cuda(Box<Cuda>, CudaOptions),
 }
 
 impl OpenDevice {
     pub(super) fn open(options: &DeviceOptions) -> Result<Self, KernelError> {
         Ok(match *options {
             DeviceOptions::Cpu(options) => Self::Cpu(options),
-            DeviceOptions::Cuda(options) => Self::Cuda(Cuda::new(options.ordinal)?, options),
+            DeviceOptions::Cuda(options) => Self::Cuda(Box::new(Cuda::new(options.ordinal)?), options),
         })
     }
 
@@ -89,7 +89,7 @@ impl OpenDevice {
         Ok(match self {
             Self::Cpu(options) => Box::new(CpuDevice::load(options, plans, checkpoint, max, states)?),
             Self::Cuda(cuda, options) => {
-                Box::new(CudaDevice::load((cuda, options), plans, checkpoint, max, states)?)
+                Box::new(CudaDevice::load((*cuda, options), plans, checkpoint, max, states)?)
             }
         })
     }

@@ -4,7 +4,7 @@ use super::{num_reads, projection_mut, stored_by};
 use crate::lower::plan::{Combine, Epilogue, Function, Operand, Plan, Reg, Step};
 
 pub(in crate::lower) fn fuse(plan: &mut Plan) {
-    while let Some(found) = find(plan) {
+    while let Some(found) = find(plan, |_| true) {
         let up = plan_projection(plan, found.up);
         if let Some(gate) = projection_mut(plan, found.gate) {
             gate.epilogue = Epilogue::SiluGate { up: up.0, up_bias: up.1 };
@@ -19,12 +19,12 @@ pub(in crate::lower) fn fuse(plan: &mut Plan) {
     }
 }
 
-struct Found {
-    gate: (usize, usize),
-    up: (usize, usize),
-    silu: usize,
-    mul: usize,
-    out: Reg,
+pub(super) struct Found {
+    pub(super) gate: (usize, usize),
+    pub(super) up: (usize, usize),
+    pub(super) silu: usize,
+    pub(super) mul: usize,
+    pub(super) out: Reg,
 }
 
 fn plan_projection(
@@ -38,7 +38,7 @@ fn plan_projection(
 }
 
 /// A silu whose input and output are read once, multiplied with a product of the same launch.
-fn find(plan: &Plan) -> Option<Found> {
+pub(super) fn find(plan: &Plan, accept: impl Fn(&Found) -> bool) -> Option<Found> {
     let reads = num_reads(plan);
     plan.steps.iter().enumerate().find_map(|(silu, planned)| {
         let Step::Unary { f: Function::Silu, x: gate_reg, out: activated } = planned.step else {
@@ -56,6 +56,7 @@ fn find(plan: &Plan) -> Option<Found> {
         })?;
         let up = stored_by(plan, up_reg)?;
         let once = [gate_reg, activated, up_reg].iter().all(|r| reads[r.0] == 1);
-        (once && up.0 == gate.0 && up.1 != gate.1).then_some(Found { gate, up, silu, mul, out })
+        let found = Found { gate, up, silu, mul, out };
+        (once && up.0 == gate.0 && up.1 != gate.1 && accept(&found)).then_some(found)
     })
 }

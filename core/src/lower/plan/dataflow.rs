@@ -33,10 +33,12 @@ impl Step {
             | Self::Reduce { x, .. }
             | Self::Convert { x, .. }
             | Self::HeadLinear { x, .. }
+            | Self::GatedHalves { x, .. }
             | Self::Slice { x, .. } => vec![x],
             Self::KvWrite { k, v, .. } => std::iter::once(k).chain(v).collect(),
             Self::Index(index) => std::iter::once(&mut index.q).chain(&mut index.head_weights).collect(),
             Self::SparseAttention { q, select, .. } => vec![q, &mut select.entries],
+            Self::QkvWrite(qkv) => vec![&mut qkv.x],
             Self::LocalAttention { q, k, v, .. } => vec![q, k, v],
             Self::DeltaRule { q, k, v, g, beta, .. } => vec![q, k, v, g, beta],
             Self::Moe(moe) => vec![&mut moe.x, &mut moe.logits],
@@ -63,6 +65,7 @@ impl Step {
             Self::KvWrite { .. } => vec![],
             Self::Moe(moe) => vec![&mut moe.inner, &mut moe.chosen, &mut moe.out],
             Self::Index(index) => vec![&mut index.out],
+            Self::QkvWrite(qkv) => vec![&mut qkv.q],
             Self::Embed { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
@@ -82,6 +85,7 @@ impl Step {
             | Self::Convert { out, .. }
             | Self::HeadLinear { out, .. }
             | Self::SparseAttention { out, .. }
+            | Self::GatedHalves { out, .. }
             | Self::Slice { out, .. }
             | Self::Concat { out, .. } => vec![out],
         }

@@ -11,8 +11,8 @@ use metrale_graph::Source;
 use metrale_graph::resolve::ResolvedWeight;
 
 pub use params::{
-    Attend, Columns, Combine, DeltaRule, Epilogue, ExpertActivation, Experts, Function, Groups, Ids, Index,
-    KvHeads, Moe, Operand, Pool, Projection, Scoring, Sections, Select, Streams,
+    Attend, Columns, Combine, DeltaRule, Epilogue, ExpertActivation, Experts, Function, Groups, HeadNorm,
+    Ids, Index, KvHeads, Moe, Operand, Pool, Projection, QkvWrite, Scoring, Sections, Select, Streams,
 };
 pub use step::Step;
 

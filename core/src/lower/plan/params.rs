@@ -1,6 +1,6 @@
 //! What the launches of a plan are told besides registers: functions, widths, heads, experts.
 
-use super::{MatrixId, Reg, StateId, VectorId};
+use super::{MatrixId, Reg, StateId, TableId, VectorId};
 
 /// A function of one element.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -288,4 +288,34 @@ pub struct Moe {
     pub chosen: Reg,
     /// `[T, H]`
     pub out: Reg,
+}
+
+/// Root-mean-square norm of every head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNorm {
+    /// Weight.
+    pub weight: VectorId,
+    /// Weights are stored as w − 1.
+    pub zero_centered: bool,
+    /// Added to the mean of squares.
+    pub eps: f32,
+}
+
+/// What lies between merged projections of queries, keys and values, and attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QkvWrite {
+    /// `[T, (heads + kv_heads) · k_dim + kv_heads · v_dim]`
+    pub x: Reg,
+    /// Query heads.
+    pub heads: usize,
+    /// Of queries.
+    pub q_norm: Option<HeadNorm>,
+    /// Of keys.
+    pub k_norm: Option<HeadNorm>,
+    /// Angles for queries and keys, and whether pairs are consecutive.
+    pub rope: Option<(TableId, bool)>,
+    /// The cache.
+    pub state: StateId,
+    /// Queries, `[T, heads, k_dim]`.
+    pub q: Reg,
 }

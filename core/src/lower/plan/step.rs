@@ -2,7 +2,7 @@
 
 use super::{
     Attend, Columns, Combine, DeltaRule, Function, Ids, Index, KvHeads, MatrixId, Moe, Operand, Projection,
-    Reg, Select, StateId, TableId, VectorId,
+    QkvWrite, Reg, Select, StateId, TableId, VectorId,
 };
 
 /// One launch.
@@ -105,6 +105,17 @@ pub enum Step {
         /// Consecutive pairs.
         interleaved: bool,
         /// Output.
+        out: Reg,
+    },
+    /// Norms and rotates heads of merged queries, keys and values, and appends keys and values.
+    QkvWrite(Box<QkvWrite>),
+    /// `f(first half) · second half` of each row.
+    GatedHalves {
+        /// Which function.
+        f: Function,
+        /// `[T, 2 · width]`
+        x: Reg,
+        /// `[T, width]`
         out: Reg,
     },
     /// Appends keys and values.

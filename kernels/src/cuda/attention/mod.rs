@@ -103,7 +103,7 @@ pub fn paged<T: Element>(
         }
         let arguments = Arguments::new().view(partial.view()).view_mut(out);
         let arguments = arguments.int(num_splits).int(shape.value_dim);
-        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32));
+        let grid = Grid::of(rows.num_rows * heads, shape.value_dim.next_multiple_of(32)).overlapping();
         // SAFETY: every split wrote its result for every row and head.
         unsafe { cuda.launch(OP, kernel!(T, "attention_combine"), grid, arguments) }
     })
@@ -136,7 +136,7 @@ impl Splits {
     /// The number of splits with which `units` blocks each fill the device in as few waves as possible.
     fn filling(cuda: &Cuda, units: usize, resident: usize) -> usize {
         /// Waves beyond which a partly filled last one does not matter.
-        const MAX_WAVES: usize = 6;
+        const MAX_WAVES: usize = 12;
         let slots = cuda.info().num_multiprocessors * resident;
         let full = |waves: usize| {
             let count = waves * slots / units.max(1);
@@ -224,7 +224,9 @@ impl<T: Element> Call<'_, T> {
             format_args!("a head that fits {limit} bytes of shared memory"),
         )?;
         let tiles = rows.num_tiles((QUERIES / self.group()).max(1));
-        let warps_per_tile = if rows.num_rows >= MANY_ROWS { 1 } else { WARPS };
+        // Single rows are cut into splits that fill the device.
+        let many = rows.num_rows >= MANY_ROWS && !rows.is_single();
+        let warps_per_tile = if many { 1 } else { WARPS };
         let views = self.views;
         let arguments = self.begin().view(views.starts).view(views.contexts);
         let arguments = arguments.view(views.table_starts).view(views.tables).view_mut(out).view_mut(partial);
@@ -239,7 +241,12 @@ impl<T: Element> Call<'_, T> {
         let blocks = (self.splits.count, per_tile, (tiles * warps_per_tile).div_ceil(WARPS));
         // SAFETY: as in `vectors`; `kernel` is only called for bf16 over bf16, and the launcher aligned q and out.
         unsafe {
-            self.cuda.launch(OP, kernel, Grid { shared_bytes, ..Grid::new(blocks, (THREADS, 1)) }, arguments)
+            self.cuda.launch(
+                OP,
+                kernel,
+                Grid { shared_bytes, ..Grid::new(blocks, (THREADS, 1)).overlapping() },
+                arguments,
+            )
         }
     }
 }

@@ -185,6 +185,10 @@ impl Executor<'_> {
                 let cpu = self.cpu;
                 self.mapping(*x, *out, |x, out| reduce::sum_axis(cpu, x, (*count, *inner), *factor, out))
             }
+            Step::QkvWrite(_) | Step::GatedHalves { .. } => Err(KernelError::Unsupported {
+                op: "step",
+                reason: "the plan was made for another device".to_owned(),
+            }),
             Step::Convert { x, out } => self.changing(*x, *out, |_| Ok(())),
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };

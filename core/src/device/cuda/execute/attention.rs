@@ -3,10 +3,10 @@
 use metrale_kernels::Result;
 use metrale_kernels::cuda::Element;
 use metrale_kernels::cuda::attention::{self, Attention};
-use metrale_kernels::cuda::kv_cache;
+use metrale_kernels::cuda::{kv_cache, qkv};
 
-use super::{Executor, given};
-use crate::lower::plan::{Attend, KvHeads, Reg, StateId};
+use super::{Executor, given, norm_weight, rotation};
+use crate::lower::plan::{Attend, HeadNorm, KvHeads, QkvWrite, Reg, StateId};
 
 impl Executor<'_> {
     pub(super) fn kv_write<T: Element>(&mut self, state: StateId, k: Reg, v: Reg) -> Result<()> {
@@ -14,6 +14,31 @@ impl Executor<'_> {
         let slots = given(self.inputs.slots.as_ref(), "slots")?;
         let (k, v) = (self.registers.read::<T>(k, rows)?, self.registers.read(v, rows)?);
         kv_cache::write(self.cuda, self.states.cache_mut(state)?, k, v, slots)
+    }
+
+    pub(super) fn qkv_write<T: Element>(&mut self, step: &QkvWrite) -> Result<()> {
+        let (cuda, rows, vectors) = (self.cuda, self.inputs.rows, self.vectors);
+        let slots = given(self.inputs.slots.as_ref(), "slots")?;
+        let norm = |norm: Option<HeadNorm>| {
+            norm.map(|n| qkv::HeadNorm {
+                weight: norm_weight(vectors, Some(n.weight), n.zero_centered),
+                eps: n.eps,
+            })
+        };
+        let heads = qkv::Heads {
+            num_heads: step.heads,
+            q_norm: norm(step.q_norm),
+            k_norm: norm(step.k_norm),
+            rope: step.rope.map(|rope| rotation(self.tables, rows, rope)).transpose()?,
+        };
+        let cache = self.states.cache_mut(step.state)?;
+        let mut taken = self.registers.take::<T>(step.q, rows)?;
+        let result = self
+            .registers
+            .read::<T>(step.x, rows)
+            .and_then(|x| qkv::write(cuda, x, heads, slots, &mut taken.elements()?, cache));
+        self.registers.put(taken);
+        result
     }
 
     /// Rows see their own sequence, or all of its source.

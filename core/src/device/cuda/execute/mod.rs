@@ -20,7 +20,7 @@ use super::registers::{Registers, Taken};
 use super::states::States;
 use crate::device::{LaunchError, no_such};
 use crate::lower::plan::{
-    Columns, Combine, ElementType, Epilogue, Function, Operand, Projection, Reg, Step, VectorId,
+    Columns, Combine, ElementType, Epilogue, Function, Operand, Projection, Reg, Step, TableId, VectorId,
 };
 
 /// Everything that a launch may touch.
@@ -59,6 +59,18 @@ pub(super) fn run(
     inputs: &StepInputs,
 ) -> std::result::Result<(), LaunchError> {
     fill_tables(plan, cuda, inputs)?;
+    let all: Vec<usize> = (0..plan.plan.steps.len()).collect();
+    run_steps(plan, cuda, states, inputs, &all)
+}
+
+/// Some launches of a plan.
+pub(super) fn run_steps(
+    plan: &mut CudaPlan,
+    cuda: &Cuda,
+    states: &mut States,
+    inputs: &StepInputs,
+    steps: &[usize],
+) -> std::result::Result<(), LaunchError> {
     let mut executor = Executor {
         cuda,
         states,
@@ -70,7 +82,7 @@ pub(super) fn run(
         registers: &mut plan.registers,
         workspace: &mut plan.workspace,
     };
-    for planned in &plan.plan.steps {
+    for planned in steps.iter().map(|&i| &plan.plan.steps[i]) {
         executor.launch(&planned.step).map_err(|e| LaunchError::new(&planned.source, &e))?;
     }
     Ok(())
@@ -118,6 +130,7 @@ impl Executor<'_> {
                 let v = v.ok_or_else(|| unsupported("lowering refuses keys alone for this device"))?;
                 by_type!(self.type_of(*k), T => self.kv_write::<T>(*state, *k, v))
             }
+            Step::QkvWrite(qkv) => by_type!(self.type_of(qkv.x), T => self.qkv_write::<T>(qkv)),
             Step::Attention { state, q, how, out } => {
                 by_type!(self.type_of(*q), T => self.attention::<T>(*state, *q, how, *out))
             }
@@ -150,6 +163,7 @@ impl Executor<'_> {
             | Step::Binary { out, .. }
             | Step::Affine { out, .. }
             | Step::Clamp { out, .. }
+            | Step::GatedHalves { out, .. }
             | Step::Slice { out, .. }
             | Step::Concat { out, .. } => by_type!(self.type_of(*out), T => self.row_by_row::<T>(step)),
         }
@@ -186,14 +200,7 @@ impl Executor<'_> {
                 self.writing::<T>(*out, |_, out| sinusoid::sinusoid(cuda, positions, *width, *offset, out))
             }
             Step::Rope { x, heads, dim, table, interleaved, out } => {
-                let (table, rows) = (&self.tables[table.0], self.inputs.rows);
-                let len = rows * table.half;
-                let tables = Tables {
-                    cos: table.cos.view().range(0..len)?,
-                    sin: table.sin.view().range(0..len)?,
-                    rotary_dim: 2 * table.half,
-                };
-                let pairing = if *interleaved { Pairing::Interleaved } else { Pairing::HalfSplit };
+                let (tables, pairing) = rotation(self.tables, self.inputs.rows, (*table, *interleaved))?;
                 self.changing::<T>(*x, *out, |out| rope::rotate(cuda, out, *heads, *dim, tables, pairing))
             }
             Step::Unary { f, x, out } => {
@@ -210,6 +217,12 @@ impl Executor<'_> {
             }
             Step::Clamp { x, low, high, out } => {
                 self.changing::<T>(*x, *out, |out| elementwise::clamp_in_place(cuda, out, *low, *high))
+            }
+            Step::GatedHalves { f, x, out } => {
+                let width = self.registers.width(*out);
+                self.mapping::<T>(*x, *out, |x, out| {
+                    elementwise::gated_halves(cuda, unary(*f), x, width, out)
+                })
             }
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
@@ -378,6 +391,21 @@ impl Executor<'_> {
 enum Second<'a, T> {
     Reg(Reg),
     Vector(View<'a, T>),
+}
+
+fn rotation(
+    tables: &[Table],
+    rows: usize,
+    (table, interleaved): (TableId, bool),
+) -> Result<(Tables<'_>, Pairing)> {
+    let table = &tables[table.0];
+    let len = rows * table.half;
+    let tables = Tables {
+        cos: table.cos.view().range(0..len)?,
+        sin: table.sin.view().range(0..len)?,
+        rotary_dim: 2 * table.half,
+    };
+    Ok((tables, if interleaved { Pairing::Interleaved } else { Pairing::HalfSplit }))
 }
 
 /// Something that the plan of the step asked for.
