@@ -167,10 +167,13 @@ fn batch(runner: &ModelRunner, num_seqs: usize, context: usize) -> anyhow::Resul
     }
     let seq = |i: usize| BatchSeq {
         num_tokens: 1,
+        num_drafts: 0,
+        num_accepted: 0,
         num_computed: context - 1,
         block_table: (0..pages).map(|page| BlockId((1 + i * pages + page) as u32)).collect(),
         state_slot: StateSlot(i as u32),
         source: None,
+        images: None,
     };
     Ok(Batch {
         token_ids: (0..num_seqs).map(|i| (i * 7919 % limits.vocab_size.max(1)) as u32).collect(),

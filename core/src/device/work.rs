@@ -37,6 +37,7 @@ impl DecodeStep {
                     }
                 }
             }
+            Step::HeadLinear { matrix: m, .. } => work += matrix(*m),
             Step::Moe(moe) => {
                 let experts = moe.experts;
                 // With uniform routing.
@@ -71,6 +72,7 @@ pub(super) fn name(plan: &Plan, step: &Step) -> String {
             format!("linear {}", shapes.join(" "))
         }
         Step::Moe(moe) => format!("experts {}", shape(moe.experts.gate)),
+        Step::HeadLinear { matrix, .. } => format!("head_linear {}", shape(*matrix)),
         Step::RmsNorm { width, .. } => format!("rms_norm {width}"),
         Step::LayerNorm { width, .. } => format!("layer_norm {width}"),
         Step::L2Norm { .. } => "l2_norm".to_owned(),
@@ -79,9 +81,15 @@ pub(super) fn name(plan: &Plan, step: &Step) -> String {
         Step::KvWrite { .. } => "kv_write".to_owned(),
         Step::QkvWrite(_) => "norm, rope, kv_write".to_owned(),
         Step::Attention { .. } | Step::LocalAttention { .. } => "attention".to_owned(),
+        Step::SparseAttention { .. } => "sparse attention".to_owned(),
+        Step::Index(_) => "indexer_topk".to_owned(),
         Step::Conv { .. } => "causal_conv1d".to_owned(),
         Step::DeltaRule { .. } => "gated_delta_rule".to_owned(),
-        Step::Unary { .. } | Step::Binary { .. } | Step::Affine { .. } => "elementwise".to_owned(),
+        Step::Unary { .. } | Step::Binary { .. } | Step::Affine { .. } | Step::Clamp { .. } => {
+            "elementwise".to_owned()
+        }
+        Step::Reduce { .. } => "reduce".to_owned(),
+        Step::MergeImages { .. } => "merge_images".to_owned(),
         Step::GatedHalves { .. } => "gated".to_owned(),
         Step::Convert { .. } | Step::Slice { .. } | Step::Concat { .. } => "copies".to_owned(),
     }

@@ -92,7 +92,7 @@ impl States {
     /// Fills keys and values with numbers, for runs without a checkpoint.
     pub(super) fn fill_dummy(&mut self, cuda: &Cuda) -> Result<()> {
         self.states.iter_mut().try_for_each(|state| match state {
-            State::Paged(cache) => cache.fill_dummy(cuda),
+            State::Paged(cache) | State::Cross(cache) => cache.fill_dummy(cuda),
             State::Slots { .. } => Ok(()),
         })
     }
