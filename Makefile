@@ -59,7 +59,8 @@ golden: $(VENV)/golden ## make the golden models of SEED in target/golden/seed$(
 	done
 
 golden-http: build ## serve the golden models of SEED and compare over HTTP (SEED=0: the committed ones)
-	@if [ "$(SEED)" = 0 ]; then mkdir -p target/golden/seed0 && tar xzf tests/golden/seed0.tar.gz -C target/golden/seed0; fi
+	@if [ "$(SEED)" = 0 ]; then mkdir -p target/golden/seed0; for archive in tests/golden/seed0*.tar.gz; do \
+		tar xzf "$$archive" -C target/golden/seed0 || exit 1; done; fi
 	$(PYTHON) $(PARITY)/golden_http.py target/golden/seed$(SEED) -- --threads $(THREADS)
 
 bench: build $(VENV)/peers ## decode and prefill speed beside llama.cpp; wants an idle machine

@@ -144,6 +144,41 @@ impl Config {
         }
     }
 
+    /// A switch that is off if the key is missing or null.
+    ///
+    /// # Errors
+    /// It is of another type.
+    #[track_caller]
+    pub fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.optional(key)?.unwrap_or(false))
+    }
+
+    /// The kind of each of `num_hidden_layers` layers: one of the known words of `layer_types`, or what `default` says of its
+    /// number where the key is missing.
+    ///
+    /// # Errors
+    /// There are more or fewer words than layers, or one is not known.
+    #[track_caller]
+    pub fn layer_types<T: Copy>(&self, known: &[(&str, T)], default: impl Fn(usize) -> T) -> Result<Vec<T>> {
+        let num_layers = self.dim("num_hidden_layers")?;
+        let Some(words) = self.optional::<Vec<String>>("layer_types")? else {
+            return Ok((0..num_layers).map(default).collect());
+        };
+        if words.len() != num_layers {
+            let message =
+                format!("`{}layer_types` has {} entries for {num_layers} layers", self.path, words.len());
+            return Err(PluginError::new(message));
+        }
+        let kind = |word: &String| {
+            known.iter().find(|(known, _)| known == word).map(|(_, kind)| *kind).ok_or_else(|| {
+                let expected: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+                let expected = expected.join(" or ");
+                PluginError::new(format!("`{}layer_types` holds `{word}`; expected {expected}", self.path))
+            })
+        };
+        words.iter().map(kind).collect()
+    }
+
     /// A dimension that must be there: a whole number from 1 to 2³¹.
     ///
     /// # Errors

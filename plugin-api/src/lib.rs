@@ -46,6 +46,7 @@
 
 pub mod abi;
 pub mod attr;
+pub mod blocks;
 pub mod config;
 pub mod error;
 pub mod export;
@@ -64,6 +65,7 @@ pub use loader::{ModelInfo, ModelLoader, Mtp};
 
 /// Everything that a model needs.
 pub mod prelude {
+    pub use crate::blocks::{NgramTables, VisionTower};
     pub use crate::config::Config;
     pub use crate::error::{PluginError, Result};
     pub use crate::graph::{Graph, State, Value, Weight};

@@ -18,6 +18,8 @@ pub struct ModelInfo {
     pub context_length: usize,
     /// MTP depths with weights of their own; 0 without an MTP head.
     pub mtp_layers: usize,
+    /// Whether MTP depths have output heads of their own; else they share the trunk's.
+    pub has_mtp_head: bool,
     /// Whether there is an encoder.
     pub has_encoder: bool,
     /// Whether there is a vision tower.
@@ -41,6 +43,7 @@ impl ModelInfo {
             ("vocab_size", self.vocab_size.into()),
             ("context_length", self.context_length.into()),
             ("mtp_layers", self.mtp_layers.into()),
+            ("has_mtp_head", self.has_mtp_head.into()),
             ("has_encoder", self.has_encoder.into()),
             ("has_vision", self.has_vision.into()),
         ]
@@ -93,6 +96,12 @@ pub trait ModelLoader: Send + Sync + Sized + 'static {
         Err(g.unsupported("mtp"))
     }
 
+    /// What the head of draft depth `depth` makes of its [`Mtp::head_in`]: logits, `[T, vocab_size]`.
+    fn mtp_head(&self, g: &Graph, depth: usize, x: Value) -> Result<Value> {
+        let _ = (depth, x);
+        Err(g.unsupported("mtp_head"))
+    }
+
     /// Source tokens to cross-attention caches; returns the encoder's hidden states, `[S, hidden_size]`.
     fn encoder(&self, g: &Graph) -> Result<Value> {
         Err(g.unsupported("encoder"))
@@ -132,6 +141,11 @@ pub(crate) fn trace<L: ModelLoader>(model: &L, g: &Graph, entry: &str, index: us
             let mtp = model.mtp(g, index, hidden, next_ids)?;
             g.output("recycle", mtp.recycle)?;
             g.output("head_in", mtp.head_in)
+        }
+        "mtp_head" => {
+            let x = g.input("hidden", Some(info.hidden_size))?;
+            let logits = model.mtp_head(g, index, x)?;
+            g.output("logits", logits)
         }
         "encoder" => {
             let hidden = model.encoder(g)?;

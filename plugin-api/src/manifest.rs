@@ -111,7 +111,7 @@ pub struct KernelSection {
 }
 
 /// Entry points that a model may declare.
-const ENTRIES: [&str; 5] = ["text", "lm_head", "mtp", "encoder", "vision"];
+const ENTRIES: [&str; 6] = ["text", "lm_head", "mtp", "mtp_head", "encoder", "vision"];
 
 impl Manifest {
     /// Reads a manifest and checks what the types cannot.

@@ -79,6 +79,33 @@ impl Rope {
         Ok(Self { inv_freq, attention_factor, style: RotaryStyle::Half, sections, blocked_sections })
     }
 
+    /// [`Rope::from_config`] for the first dimensions of a head: the share `partial_rotary_factor` of them, `default` if the key
+    /// is missing.
+    ///
+    /// # Errors
+    /// As [`Rope::from_config`].
+    pub fn partial(config: &Config, head_dim: usize, default: f64) -> Result<Self> {
+        const KEY: &str = "partial_rotary_factor";
+        let section = config.section("rope_parameters")?.unwrap_or_else(Config::empty);
+        let share = section.optional(KEY)?.or(config.optional(KEY)?).unwrap_or(default);
+        Self::from_config(config, (head_dim as f64 * share) as usize)
+    }
+
+    /// The same rotation by one stream of positions.
+    #[must_use]
+    pub fn one_stream(self) -> Self {
+        Self { sections: Vec::new(), blocked_sections: false, ..self }
+    }
+
+    /// The same rotation by frame, row and column: by `default` pairs each if the configuration does not say how many.
+    #[must_use]
+    pub fn three_streams(self, default: [usize; 3]) -> Self {
+        if self.sections.is_empty() {
+            return Self { sections: default.to_vec(), blocked_sections: false, ..self };
+        }
+        self
+    }
+
     /// The same rotation for interleaved pairs.
     #[must_use]
     pub fn interleaved(self) -> Self {

@@ -49,6 +49,22 @@ def golden(into: Path) -> Path:
     return model
 
 
+def panicked(log: str) -> bool:
+    return "panicked at" in log or "RUST_BACKTRACE" in log
+
+
+def said_twice(text: str) -> str:
+    """A part of the error that comes again behind a colon."""
+    error = text[text.rfind("error") :]
+    parts = error.split(": ")
+    for length in range(1, len(parts) // 2 + 1):
+        for start in range(len(parts) - 2 * length + 1):
+            first, second = parts[start : start + length], parts[start + length : start + 2 * length]
+            if [part.strip() for part in first] == [part.strip() for part in second] and len(first[0]) > 3:
+                return ": ".join(first)
+    return ""
+
+
 def refused(name: str, model: Path, words: list, *flags: str) -> None:
     """`metrale serve` must refuse the model in words."""
 
@@ -67,8 +83,10 @@ def refused(name: str, model: Path, words: list, *flags: str) -> None:
     missing = [word for word in words if word.lower() not in text.lower()]
     if run.returncode <= 0:
         check(name, f"exit status {run.returncode}: {tail}")
-    elif "panicked at" in text or "RUST_BACKTRACE" in text:
+    elif panicked(text):
         check(name, f"a panic: {tail}")
+    elif twice := said_twice(text):
+        check(name, f"the message says {twice!r} twice")
     else:
         check(name, f"the message lacks {missing}: {tail}" if missing else "")
 
@@ -149,19 +167,19 @@ def bad_configs(base: Path, work: Path) -> None:
         "missing": (None, ["config.json"]),
         "no hidden_size": (changed(hidden_size=None), ["hidden_size"]),
         "hidden_size as text": (changed(hidden_size="64"), ["hidden_size"]),
-        "hidden_size 0": (changed(hidden_size=0), []),
+        "hidden_size 0": (changed(hidden_size=0), ["hidden_size"]),
         "hidden_size -1": (changed(hidden_size=-1), ["hidden_size"]),
-        "hidden_size 1e18": (changed(hidden_size=10**18), []),
-        "odd hidden_size": (changed(hidden_size=63), []),
-        "heads that do not divide": (changed(num_attention_heads=7), []),
-        "heads 0": (changed(num_attention_heads=0), []),
-        "kv heads 0": (changed(num_key_value_heads=0), []),
-        "a million layers": (changed(num_hidden_layers=10**6), []),
-        "layers 1e18": (changed(num_hidden_layers=10**18), []),
+        "hidden_size 1e18": (changed(hidden_size=10**18), ["1000000000000000000"]),
+        "odd hidden_size": (changed(hidden_size=63), ["63"]),
+        "heads that do not divide": (changed(num_attention_heads=7), ["7 attention heads"]),
+        "heads 0": (changed(num_attention_heads=0), ["num_attention_heads"]),
+        "kv heads 0": (changed(num_key_value_heads=0), ["num_key_value_heads"]),
+        "a million layers": (changed(num_hidden_layers=10**6), ["100000", "number of layers"]),
+        "layers 1e18": (changed(num_hidden_layers=10**18), ["num_hidden_layers"]),
         "vocab_size of another model": (changed(vocab_size=12345), ["embed_tokens"]),
         "rope_theta as text": (changed(rope_theta="big", rope_parameters=None), ["rope_theta"]),
         "unknown model_type": (changed(model_type="no_such_model", architectures=["NoSuchForCausalLM"]), ["no_such_model", str(PLUGINS)]),
-        "no model_type": (changed(model_type=None, architectures=None), []),
+        "no model_type": (changed(model_type=None, architectures=None), ["model_type"]),
     }
     for i, (name, (content, words)) in enumerate(cases.items()):
         refused(f"config.json: {name}", variant(base, work / f"cfg{i}", config_json=content), words)
@@ -173,16 +191,26 @@ def bad_gguf(work: Path) -> None:
 
     head = b"GGUF" + struct.pack("<I", 3)
     arch = text("general.architecture") + struct.pack("<I", 8) + text("llama")
-    tensor = text("token_embd.weight") + struct.pack("<I", 2) + struct.pack("<QQ", 32, 32) + struct.pack("<I", 0)
+    one_key = struct.pack("<QQ", 0, 1) + text("a")
+    pad = b"\0" * 256
+    name = text("token_embd.weight")
+    tensor = name + struct.pack("<I", 2) + struct.pack("<QQ", 32, 32) + struct.pack("<I", 0)
     cases = {
-        "empty": (b"", []),
+        "empty": (b"", ["truncated"]),
         "wrong magic": (b"GGML" + b"\0" * 64, ["gguf"]),
         "version 99": (b"GGUF" + struct.pack("<IQQ", 99, 0, 0), ["version"]),
-        "huge tensor count": (head + struct.pack("<QQ", 1 << 60, 0), []),
-        "huge metadata count": (head + struct.pack("<QQ", 0, 1 << 60), []),
-        "huge string": (head + struct.pack("<QQ", 0, 1) + struct.pack("<Q", (1 << 64) - 1) + b"x", []),
-        "truncated": (head + struct.pack("<QQ", 1, 1) + arch[:20], []),
-        "no tensors": (head + struct.pack("<QQ", 0, 1) + arch, []),
+        "huge tensor count": (head + struct.pack("<QQ", 1 << 60, 0) + pad, ["tensor table"]),
+        "huge metadata count": (head + struct.pack("<QQ", 0, 1 << 60) + pad, ["metadata"]),
+        "huge string": (head + struct.pack("<QQ", 0, 1) + struct.pack("<Q", (1 << 64) - 1) + pad, ["truncated", "key 0"]),
+        "huge array": (head + one_key + struct.pack("<IIQ", 9, 8, 1 << 60) + pad, ["array `a`"]),
+        "unknown value type": (head + one_key + struct.pack("<I", 77) + pad, ["`a`", "77"]),
+        "arrays in arrays": (head + one_key + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 200 + pad, ["`a`"]),
+        "key that is not UTF-8": (head + struct.pack("<QQ", 0, 1) + struct.pack("<Q", 2) + b"\xff\xfe" + struct.pack("<II", 4, 0) + pad, ["utf-8"]),
+        "alignment 0": (head + struct.pack("<QQ", 1, 1) + text("general.alignment") + struct.pack("<II", 4, 0) + tensor + pad, ["general.alignment"]),
+        "two billion dimensions": (head + struct.pack("<QQ", 1, 1) + arch + name + struct.pack("<I", 1 << 31) + pad, ["token_embd.weight"]),
+        "overflowing shape": (head + struct.pack("<QQ", 1, 1) + arch + name + struct.pack("<IQQIQ", 2, 1 << 40, 1 << 40, 0, 0) + pad, ["token_embd.weight"]),
+        "truncated": (head + struct.pack("<QQ", 1, 1) + arch[:20], ["truncated"]),
+        "no tensors": (head + struct.pack("<QQ", 0, 1) + arch, ["no tensors"]),
         "offset beyond the file": (head + struct.pack("<QQ", 1, 1) + arch + tensor + struct.pack("<Q", 1 << 50), ["token_embd.weight"]),
     }
     for i, (name, (content, words)) in enumerate(cases.items()):
@@ -195,6 +223,14 @@ def bad_paths(base: Path, work: Path) -> None:
     (work / "nothing").mkdir()
     refused("an empty directory", work / "nothing", [str(work / "nothing")])
     refused("a path that does not exist", work / "absent.gguf", ["absent.gguf"])
+    folder = variant(base, work / "folder", model_safetensors=None)
+    (folder / "model.safetensors").mkdir()
+    refused("weights that are a folder", folder, ["model.safetensors"])
+    if os.geteuid() != 0:  # root reads everything
+        for file in ("config.json", "model.safetensors"):
+            locked = variant(base, work / f"unreadable-{file}")
+            (locked / file).chmod(0)
+            refused(f"an unreadable {file}", locked, [file, "permission"])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -248,6 +284,46 @@ def bad_requests(base: Path) -> None:
                 message = ""
             problem = "" if 400 <= code < 500 and message else f"HTTP {code}: {answer[:200]!r}"
             check(f"request: {name}", problem or ("" if answered() else "the server no longer answers"))
+        log = server.log_tail(1 << 20)
+        check("request: the server's log", "a panic: " + log[-400:] if panicked(log) else "")
+
+
+def bad_translations() -> None:
+    with Server(ROOT / "tests" / "models" / "tiny-nllb-eng-spa", "--max-model-len", 64) as server:
+
+        def status(path: str, body: dict):
+            data = json.dumps(body).encode()
+            request = urllib.request.Request(server.url + path, data=data, headers={"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return response.status, response.read()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read()
+
+        good = {"q": "hello", "source": "en", "target": "es", "max_tokens": 2}
+        wrong = {
+            "no text": {"q": None},
+            "a text that is a number": {"q": 7},
+            "an unknown target": {"target": "klingon"},
+            "an unknown source": {"source": "\U0001f600" * 1000},
+            "a script that the model has not": {"source": "eng_Cyrl"},
+            "a language that cannot be told": {"q": "123", "source": "auto"},
+            "a text longer than the context": {"q": "the king " * 100},
+            "a million alternatives": {"alternatives": 10**6},
+            "more beams than a step has": {"num_beams": 1000},
+            "html": {"format": "html"},
+        }
+        for name, fields in wrong.items():
+            code, answer = status("/translate", {**good, **fields})
+            try:
+                message = json.loads(answer)["error"]
+            except (ValueError, KeyError, TypeError):
+                message = ""
+            problem = "" if 400 <= code < 500 and isinstance(message, str) and message else f"HTTP {code}: {answer[:200]!r}"
+            is_up = status("/translate", good)[0] == 200
+            check(f"translation: {name}", problem or ("" if is_up else "the server no longer answers"))
+        log = server.log_tail(1 << 20)
+        check("translation: the server's log", "a panic: " + log[-400:] if panicked(log) else "")
 
 
 def main() -> int:
@@ -259,6 +335,7 @@ def main() -> int:
         bad_configs(base, work)
         bad_gguf(work)
         bad_requests(base)
+        bad_translations()
     print(f"{len(failures)} of the cases failed" if failures else "every case was refused in words")
     return 1 if failures else 0
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Behind `make test-clients`: serves SmolLM2 and runs each client script of this directory against it.
+"""Behind `make test-clients`: serves SmolLM2 and runs each client script of this directory against it; many clients at once with
+SmolLM2 and with a hybrid of attention and recurrent layers; LibreTranslate's client with a small translation model.
 
 What cannot be downloaded is skipped, with a message. Exit status 1 if a script fails.
 """
@@ -34,7 +35,12 @@ def main() -> int:
         return 0
     with Server(model) as server:
         runs = [subprocess.run([python, str(HERE / script), server.url + "/v1"]) for script in SCRIPTS]
-    runs.append(subprocess.run([sys.executable, str(HERE / "concurrency.py"), str(model)]))
+    translator = ROOT / "tests" / "models" / "tiny-nllb-eng-spa"
+    with Server(translator, "--dtype", "float32") as server:
+        script = HERE / "libretranslate_client.py"
+        runs.append(subprocess.run([python, str(script), server.url, str(translator / "golden.json")]))
+    for served in (model, ROOT / "tests" / "models" / "tiny-qwen3-next"):
+        runs.append(subprocess.run([sys.executable, str(HERE / "concurrency.py"), str(served)]))
     return 1 if any(run.returncode for run in runs) else 0
 
 

@@ -1,4 +1,4 @@
-"""The multi-token-prediction head of the qwen3_next family, which transformers does not load with the model."""
+"""Multi-token-prediction heads, which transformers does not load with the model."""
 import copy
 
 import torch
@@ -7,7 +7,9 @@ from transformers.modeling_layers import MtpLayer
 import checkpoint
 from summary import summarize
 
-FAMILIES = {"qwen3_next"}
+# Families that keep the head as layers after the last one of the trunk.
+AS_LAYER = {"glm4_moe", "glm4_moe_lite"}
+FAMILIES = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"} | AS_LAYER
 PUBLISHED = {
     "enorm.weight": "mtp.pre_fc_norm_embedding.weight",
     "hnorm.weight": "mtp.pre_fc_norm_hidden.weight",
@@ -25,7 +27,7 @@ def run(model, ids: torch.Tensor, hidden: torch.Tensor, generator: torch.Generat
     layer = build(model, generator)
     output, logits = forward(layer, model, ids, hidden[None])
     logits = logits[0].float().numpy()
-    tensors = published(layer)
+    tensors = published(layer, model.config)
     arrays = {"mtp_logits_f32": logits, "mtp_hidden_f32": output[0].float().numpy()}
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     return tensors, arrays, {"note": NOTE, "tensors": shapes, "summary": summarize(logits)}
@@ -33,9 +35,14 @@ def run(model, ids: torch.Tensor, hidden: torch.Tensor, generator: torch.Generat
 
 def build(model, generator: torch.Generator):
     """One layer made of the model's own decoder layer class, with full attention and experts."""
-    config = copy.deepcopy(model.config)
+    config = copy.deepcopy(model.config.get_text_config())
     config.num_hidden_layers = 1
-    config.layer_types = ["full_attention"]
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = ["full_attention"]
+    if getattr(config, "mlp_layer_types", None) is not None:
+        config.mlp_layer_types = ["sparse"]
+    if hasattr(config, "first_k_dense_replace"):
+        config.first_k_dense_replace = 0
     config._attn_implementation = "eager"
     decoder = model.get_decoder()
     layer = MtpLayer(config, type(decoder.layers[-1]), type(decoder.norm), 0, True).eval()
@@ -53,18 +60,23 @@ def forward(layer, model, ids: torch.Tensor, hidden: torch.Tensor):
     previous = hidden[:, :-1]
     length = previous.shape[1]
     positions = torch.arange(length)[None]
-    rotary = decoder.rotary_emb(embedded, positions)
+    streams = positions[None].expand(3, 1, length) if hasattr(decoder.rotary_emb, "mrope_section") else positions
+    rotary = decoder.rotary_emb(embedded, streams)
     mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
     output = layer(embedded, previous, position_embeddings=rotary, attention_mask=mask, position_ids=positions, cache=None)
     return output, model.lm_head(output)
 
 
-def published(layer) -> dict:
+def published(layer, config) -> dict:
     """The layer's tensors under their checkpoint names; experts one by one."""
     tensors = {}
     for name, value in layer.state_dict().items():
         block = name.removeprefix("mtp_block.")
-        tensors[f"mtp.layers.0.{block}" if block != name else PUBLISHED[name]] = value
+        if config.model_type in AS_LAYER:
+            name = block.replace("post_norm.", "shared_head.norm.")
+            tensors[f"model.layers.{config.num_hidden_layers}.{name}"] = value
+        else:
+            tensors[f"mtp.layers.0.{block}" if block != name else PUBLISHED[name]] = value
     for name in [name for name in tensors if name.endswith("mlp.experts.gate_up_proj")]:
         base = name.removesuffix("gate_up_proj")
         fused, down = tensors.pop(name), tensors.pop(base + "down_proj")

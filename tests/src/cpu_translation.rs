@@ -1,11 +1,13 @@
 //! What the CPU device must compute for every golden model of an encoder-decoder plugin.
 
 use anyhow::{Context, Result, ensure};
+use metrale_core::sched::{BeamParams, EarlyStopping, GenerateRequest, SamplingParams};
 use metrale_reference::Tensor;
 
 use crate::cpu::{Chunk, CpuModel};
 use crate::cpu_promises::ensure_same_bits;
 use crate::differences::Differences;
+use crate::engine::{run_together, serve};
 use crate::golden::Golden;
 
 /// A recorded translation: source tokens, target tokens, encoder output, logits.
@@ -49,6 +51,81 @@ pub fn translations_match(golden: &Golden, model: &mut CpuModel) -> Result<()> {
     }
     ensure!(differences.within_tolerance(), "{}: {differences}", golden.name);
     Ok(())
+}
+
+/// Beam searches of every recorded setting, all at once: the same sequences, scores within 1e-4. Some frequent token
+/// plays the part of `</s>`.
+///
+/// # Errors
+/// They differ from what was recorded.
+pub fn beam_searches_match(golden: &Golden, model: CpuModel) -> Result<()> {
+    let searches = golden.fact("beam").as_object().context("golden.json has no beam")?;
+    let (end, max_length) =
+        (u32_fact(golden, "beam_eos_token_id")?, u32_fact(golden, "beam_max_length")? as usize);
+    let (mut requests, mut expected) = (Vec::new(), Vec::new());
+    for (name, found) in searches {
+        let Some(beams) = settings(name)? else { continue };
+        let sequences: Vec<Vec<u32>> = serde_json::from_value(found["sequences"].clone())?;
+        let scores: Vec<f32> = serde_json::from_value(found["scores"].clone())?;
+        let of_sources = sequences.chunks(beams.num_beams).zip(scores.chunks(beams.num_beams));
+        for ((source, target), recorded) in golden.translations()?.into_iter().zip(of_sources) {
+            let start: Vec<u32> = target[..2].iter().map(|&id| id as u32).collect();
+            let sampling = SamplingParams {
+                max_tokens: max_length - start.len(),
+                stop_token_ids: vec![end],
+                ignore_eos: true,
+                ..SamplingParams::default()
+            };
+            let source = source.into_iter().map(|id| id as u32).collect();
+            requests.push(GenerateRequest::new(start, sampling).with_source(source).with_beams(beams));
+            expected.push((name, recorded.0.to_vec(), recorded.1.to_vec()));
+        }
+    }
+    ensure!(requests.len() >= 16, "{}: {} beam searches", golden.name, requests.len());
+    let engine = serve(model.runner, true, &[2]);
+    for (answer, (name, sequences, scores)) in run_together(&engine, &requests)?.iter().zip(expected) {
+        ensure!(answer.hypotheses.len() == sequences.len(), "{}: {name}: too few hypotheses", golden.name);
+        for (found, (sequence, score)) in answer.hypotheses.iter().zip(sequences.iter().zip(scores)) {
+            // The sequences are padded behind their end.
+            let recorded = &sequence[2..];
+            let end = recorded.iter().position(|&id| id == end).map_or(recorded.len(), |at| at + 1);
+            ensure!(
+                found.tokens == recorded[..end],
+                "{}: {name}: {found:?}, recorded {recorded:?}",
+                golden.name
+            );
+            ensure!(
+                (found.score - score).abs() < 1e-4,
+                "{}: {name}: {found:?}, recorded {score}",
+                golden.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// `beams4_lp0.6_esnever`; `None` for greedy decoding.
+fn settings(name: &str) -> Result<Option<BeamParams>> {
+    let parts: Vec<&str> = name.split('_').collect();
+    let [beams, penalty, stopping] = parts.as_slice() else { anyhow::bail!("a beam search named {name}") };
+    let num_beams: usize = beams.trim_start_matches("beams").parse()?;
+    let early_stopping = match stopping.trim_start_matches("es") {
+        "True" => EarlyStopping::WhenFull,
+        "False" => EarlyStopping::Heuristic,
+        "never" => EarlyStopping::Never,
+        other => anyhow::bail!("{name}: early stopping {other}"),
+    };
+    let length_penalty = penalty.trim_start_matches("lp").parse()?;
+    Ok((num_beams > 1).then_some(BeamParams {
+        num_beams,
+        num_return: num_beams,
+        length_penalty,
+        early_stopping,
+    }))
+}
+
+fn u32_fact(golden: &Golden, name: &str) -> Result<u32> {
+    Ok(serde_json::from_value(golden.fact(name).clone())?)
 }
 
 /// A source is encoded once: later rows of the target, in chunks or one at a time, give the bits of the whole pass.

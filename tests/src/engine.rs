@@ -1,11 +1,29 @@
 //! A model behind the scheduler, as clients reach it.
 
 use anyhow::{Result, bail};
-use metrale_core::exec::ModelRunner;
 use metrale_core::exec::sample::PositionLogprobs;
+use metrale_core::exec::{ModelRunner, StepRunner};
 use metrale_core::sched::{
-    EngineHandle, Event, GenerateRequest, Generation, SamplingParams, SchedulerConfig,
+    EngineHandle, Event, GenerateRequest, Generation, Hypothesis, SamplingParams, SchedulerConfig,
 };
+use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
+
+/// So many drafts at a time by a model's multi-token-prediction head.
+#[must_use]
+pub fn by_mtp(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
+    Some(SpeculativeConfig { method: DraftMethod::Mtp, num_speculative_tokens })
+}
+
+/// Starts the scheduler of a model, with drafts or without.
+#[must_use]
+pub fn serve_drafting(
+    runner: impl StepRunner + 'static,
+    enable_prefix_caching: bool,
+    speculative: Option<SpeculativeConfig>,
+) -> EngineHandle {
+    let config = SchedulerConfig { enable_prefix_caching, speculative, ..SchedulerConfig::default() };
+    EngineHandle::spawn(Box::new(runner), config)
+}
 
 /// Starts the scheduler of a model.
 #[must_use]
@@ -32,6 +50,8 @@ pub struct Answer {
     pub logprobs: Vec<PositionLogprobs>,
     /// One entry per prompt token.
     pub prompt_logprobs: Vec<Option<PositionLogprobs>>,
+    /// What beam search found, best first.
+    pub hypotheses: Vec<Hypothesis>,
     /// Prompt tokens that were not computed.
     pub num_cached_tokens: usize,
 }
@@ -59,6 +79,7 @@ fn answer(mut generation: Generation) -> Result<Answer> {
                 answer.num_cached_tokens = num_cached_tokens;
                 return Ok(answer);
             }
+            Event::Hypotheses(found) => answer.hypotheses = found,
             Event::Failed(error) => return Err(error.into()),
         }
     }

@@ -1,18 +1,19 @@
 //! Golden models: tiny checkpoints with what the transformers library computes for them.
 //!
-//! The archive in `tests/golden/` holds one seed of every configuration. More of them, of other seeds or dimensions, are
+//! The archives in `tests/golden/` hold one seed of every configuration. More of them, of other seeds or dimensions, are
 //! found in every directory with a `golden.json` below the one that the environment variable `METRALE_GOLDENS` names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use metrale_graph::images::{Grid, PlacedImage};
 use metrale_plugin_api::abi::PluginModule_Ref;
 use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::{Checkpoint, Tensor};
 use serde_json::Value as Json;
 
-const ARCHIVE: &str = "golden/seed0.tar.gz";
+const PICTURES: &str = "golden";
 const MORE: &str = "METRALE_GOLDENS";
 
 /// One golden model.
@@ -24,7 +25,7 @@ pub struct Golden {
     facts: Json,
 }
 
-/// Golden models of one plugin. The unpacked archive lives as long as this.
+/// Golden models of one plugin. The unpacked archives live as long as this.
 #[derive(Debug)]
 pub struct Goldens {
     /// All models, at least one.
@@ -42,9 +43,10 @@ impl Goldens {
         let unpacked = tempfile::tempdir()?;
         let seed0 = unpacked.path().join("seed0");
         std::fs::create_dir(&seed0)?;
-        let archive = crate::data_directory().join(ARCHIVE);
-        let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
-        ensure!(status.success(), "tar could not unpack {}", archive.display());
+        for archive in archives()? {
+            let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&seed0).status()?;
+            ensure!(status.success(), "tar could not unpack {}", archive.display());
+        }
         let mut directories = Vec::new();
         find(&seed0, &mut directories)?;
         if let Some(more) = std::env::var_os(MORE) {
@@ -61,6 +63,14 @@ impl Goldens {
         ensure!(!models.is_empty(), "no golden model of the plugin {}", manifest.plugin.name);
         Ok(Self { models, _unpacked: unpacked })
     }
+}
+
+fn archives() -> Result<Vec<PathBuf>> {
+    let directory = crate::data_directory().join("golden");
+    let entries =
+        std::fs::read_dir(&directory).with_context(|| format!("cannot list {}", directory.display()))?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "gz")).collect())
 }
 
 /// Directories with a golden.json, in order of their names.
@@ -109,6 +119,10 @@ impl Golden {
         for (from, to) in [("config.json", "config.json"), ("bf16/model.safetensors", "model.safetensors")] {
             std::fs::copy(self.directory.join(from), model.path().join(to))?;
         }
+        let preprocessor = self.directory.join("preprocessor_config.json");
+        if preprocessor.exists() {
+            std::fs::copy(preprocessor, model.path().join("preprocessor_config.json"))?;
+        }
         Ok(model)
     }
 
@@ -133,6 +147,38 @@ impl Golden {
     /// The file is missing or broken.
     pub fn required_array(&self, file: &str) -> Result<Tensor> {
         self.array(file)?.with_context(|| format!("{}: no {file}", self.name))
+    }
+
+    /// The images of the prompt: where they are, and their patches `[P, width]`; none for text alone.
+    ///
+    /// # Errors
+    /// A file is broken, or golden.json does not say where they are.
+    pub fn images(&self) -> Result<Option<(Vec<PlacedImage>, Tensor)>> {
+        let Some(pixels) = self.array("pixel_values.npy")? else { return Ok(None) };
+        let grids: Vec<[usize; 3]> = serde_json::from_value(self.facts["image_grid_thw"].clone())?;
+        let config: Json = json(&self.directory.join("config.json"))?;
+        let merge = config["vision_config"]["spatial_merge_size"].as_u64().context("no merge size")? as usize;
+        let placeholder = &config["image_token_id"];
+        let tokens = self.token_ids()?;
+        let mut next = tokens.iter().position(|id| *placeholder == *id).context("no image token")?;
+        let place = |[frames, rows, columns]: [usize; 3]| {
+            let grid = Grid { frames, rows, columns };
+            let start = next + tokens[next..].iter().position(|id| *placeholder == *id).unwrap_or(0);
+            next = start + grid.num_tokens(merge);
+            PlacedImage { start, grid }
+        };
+        Ok(Some((grids.into_iter().map(place).collect(), pixels)))
+    }
+
+    /// The picture that the patches were made of, if they were made of one.
+    ///
+    /// # Errors
+    /// A file is missing or broken.
+    pub fn picture(&self) -> Result<Option<Vec<u8>>> {
+        let config: Json = json(&self.directory.join("config.json"))?;
+        let Some(file) = config["picture"]["file"].as_str() else { return Ok(None) };
+        let path = crate::data_directory().join(PICTURES).join(file);
+        Ok(Some(std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?))
     }
 
     /// Whether this is an encoder-decoder.
@@ -163,6 +209,12 @@ impl Golden {
         let longest =
             self.translations()?.iter().map(|(source, target)| source.len().max(target.len())).max();
         longest.context("no translations")
+    }
+
+    /// A fact that golden.json names.
+    #[must_use]
+    pub fn fact(&self, name: &str) -> &Json {
+        &self.facts[name]
     }
 
     fn num_positions(&self) -> Result<usize> {

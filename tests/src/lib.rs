@@ -1,9 +1,11 @@
 //! What the end-to-end tests share: golden models and how to read them.
 
+pub mod allocations;
 pub mod cpu;
 pub mod cpu_promises;
 pub mod cpu_translation;
 pub mod cuda_promises;
+pub mod damaged;
 pub mod differences;
 pub mod engine;
 pub mod golden;
@@ -11,9 +13,11 @@ pub mod gpu;
 pub mod interpreter;
 pub mod model;
 pub mod npy;
+pub mod own_tables;
 pub mod quantized;
+pub mod stored;
 pub mod trained;
-pub mod trained_hybrid;
+pub mod trained_promises;
 pub mod trained_translation;
 
 use std::path::PathBuf;

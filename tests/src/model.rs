@@ -1,17 +1,24 @@
 //! A model on a device, driven step by step.
 
-use anyhow::{Context, Result};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use metrale_core::device::cpu::{CpuOptions, Numerics};
 use metrale_core::device::cuda::CudaOptions;
-use metrale_core::exec::{Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, StateSlot, StepRunner};
-use metrale_core::factory::{DeviceOptions, RunnerOptions, build_runner, open_attrs};
+use metrale_core::exec::{
+    Batch, BatchSeq, BatchSource, BlockId, Logits, ModelRunner, SequenceImages, StateSlot, StepRunner,
+};
+use metrale_core::factory::{DeviceOptions, MtpHead, RunnerOptions, build_runner, open_attrs};
 use metrale_core::lower::Taps;
 use metrale_core::lower::plan::ElementType;
+use metrale_core::speculative::config::MAX_DRAFTS;
 use metrale_core::weights::ModelSource;
+use metrale_graph::images::PlacedImage;
 use metrale_kernels::cpu::Isa;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
 use metrale_plugin_api::abi::PluginModule_Ref;
+use metrale_plugin_api::manifest::Manifest;
 use metrale_reference::Tensor;
 
 use crate::golden::Golden;
@@ -25,8 +32,12 @@ const MAX_SEQS: usize = 4;
 pub struct DeviceModel {
     /// Runs steps.
     pub runner: ModelRunner,
+    /// Decoder layers.
+    pub num_layers: usize,
     logits: Logits,
     max_len: usize,
+    /// What the first tokens of every sequence stand for, for a model that sees images.
+    images: Option<Arc<SequenceImages>>,
 }
 
 /// Where a model runs, and what numbers it keeps.
@@ -82,6 +93,10 @@ pub struct Chunk<'a> {
     pub token_ids: &'a [i64],
     /// What it translates; empty for a decoder-only model.
     pub source_ids: &'a [i64],
+    /// Rows at the end that may be taken back.
+    pub num_drafts: usize,
+    /// Such rows of its last step that were right.
+    pub num_accepted: usize,
 }
 
 impl<'a> Chunk<'a> {
@@ -94,7 +109,14 @@ impl<'a> Chunk<'a> {
     /// Rows of a decoder-only model.
     #[must_use]
     pub fn new(sequence: usize, num_computed: usize, token_ids: &'a [i64]) -> Self {
-        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids: &[] }
+        let (source_ids, num_drafts, num_accepted): (&[i64], _, _) = (&[], 0, 0);
+        Self { sequence, pages_of: sequence, num_computed, token_ids, source_ids, num_drafts, num_accepted }
+    }
+
+    /// The last `num_drafts` rows may be taken back; of those of the step before, `num_accepted` were right.
+    #[must_use]
+    pub fn with_drafts(self, num_drafts: usize, num_accepted: usize) -> Self {
+        Self { num_drafts, num_accepted, ..self }
     }
 }
 
@@ -135,7 +157,8 @@ impl DeviceModel {
         // Two sources of an encoder-decoder fit into one pass of the encoder.
         let max_len = if golden.is_seq2seq() { 2 * golden.max_len()? } else { golden.max_len()? };
         let options = RunnerOptions { num_state_snapshots, ..options(max_len, setup) };
-        Self::build_with(plugin, &source, &options)
+        let images = golden.images()?.map(sequence_images).transpose()?;
+        Ok(Self { images, ..Self::build_with(plugin, &source, &options)? })
     }
 
     /// Opens any model on the CPU for sequences of up to `max_len` tokens.
@@ -165,10 +188,22 @@ impl DeviceModel {
         Self::build_with(plugin, source, &options(max_len, setup))
     }
 
-    fn build_with(plugin: PluginModule_Ref, source: &ModelSource, options: &RunnerOptions) -> Result<Self> {
+    /// Opens any model.
+    ///
+    /// # Errors
+    /// The model cannot be built.
+    pub fn build_with(
+        plugin: PluginModule_Ref,
+        source: &ModelSource,
+        options: &RunnerOptions,
+    ) -> Result<Self> {
+        let models = Manifest::parse(plugin.manifest()().as_str())?.models;
+        let ignored_tensors = models.into_iter().flat_map(|m| m.ignored).collect();
+        let options = &RunnerOptions { ignored_tensors, ..options.clone() };
         let built = build_runner(plugin, &open_attrs(source, options.max_model_len), Some(source), options)?;
         let max_len = built.runner.limits().max_model_len;
-        Ok(Self { runner: built.runner, logits: Logits::default(), max_len })
+        let num_layers = built.facts.num_layers;
+        Ok(Self { runner: built.runner, num_layers, logits: Logits::default(), max_len, images: None })
     }
 
     /// Runs the chunks as one step; gives the logits of every row, `[rows, vocab]`.
@@ -176,7 +211,8 @@ impl DeviceModel {
     /// # Errors
     /// The step fails.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Tensor> {
-        let batch = self.batch(chunks)?;
+        let mut batch = self.batch(chunks)?;
+        batch.seqs.iter_mut().for_each(|seq| seq.images.clone_from(&self.images));
         self.runner.step(&batch, &mut self.logits)?;
         self.take_logits(batch.num_tokens())
     }
@@ -222,9 +258,12 @@ impl DeviceModel {
         };
         Ok(BatchSeq {
             num_tokens: chunk.token_ids.len(),
+            num_drafts: chunk.num_drafts,
+            num_accepted: chunk.num_accepted,
             num_computed: chunk.num_computed,
             block_table: self.pages(chunk.pages_of, chunk.num_computed + chunk.token_ids.len()),
             state_slot: StateSlot(chunk.sequence as u32),
+            images: None,
             source: (!chunk.source_ids.is_empty()).then_some(source),
         })
     }
@@ -263,11 +302,25 @@ impl DeviceModel {
     }
 }
 
+fn sequence_images((placed, pixels): (Vec<PlacedImage>, Tensor)) -> Result<Arc<SequenceImages>> {
+    let mut images = SequenceImages::default();
+    let mut rows = 0;
+    for image in &placed {
+        let count = image.grid.num_patches();
+        images.patches.push(pixels.rows(rows..rows + count).data().into());
+        rows += count;
+    }
+    ensure!(rows == pixels.shape()[0], "{rows} patches of images, {} recorded", pixels.shape()[0]);
+    Ok(Arc::new(SequenceImages { placed, ..images }))
+}
+
 fn as_u32<'a>(ids: impl IntoIterator<Item = &'a i64>) -> Result<Vec<u32>> {
     Ok(ids.into_iter().map(|&id| u32::try_from(id)).collect::<Result<_, _>>()?)
 }
 
-fn options(max_len: usize, setup: Setup) -> RunnerOptions {
+/// For a few sequences of up to `max_len` tokens.
+#[must_use]
+pub fn options(max_len: usize, setup: Setup) -> RunnerOptions {
     RunnerOptions {
         device: setup.device,
         kv_dtype: setup.kv_dtype,
@@ -277,7 +330,9 @@ fn options(max_len: usize, setup: Setup) -> RunnerOptions {
         block_size: BLOCK_SIZE,
         kv_cache_bytes: None,
         num_state_snapshots: None,
-        load_mtp: true,
+        mtp: MtpHead::Optional,
+        // The GPU cannot take rows back from recurrent state.
+        max_num_drafts: if matches!(setup.device, DeviceOptions::Cpu(_)) { MAX_DRAFTS } else { 0 },
         strict_weights: true,
         ignored_tensors: Vec::new(),
         taps: Taps::Keep,

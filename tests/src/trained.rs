@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use metrale_core::factory::RunnerOptions;
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
@@ -47,6 +48,14 @@ impl Trained {
     pub fn load_on(&self, plugin: PluginModule_Ref, max_len: usize, setup: Setup) -> Result<DeviceModel> {
         let source = ModelSource::open(&self.directory)?;
         DeviceModel::build_on(plugin, &source, max_len, setup)
+    }
+
+    /// As [`Trained::load`], with any options.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn load_with(&self, plugin: PluginModule_Ref, options: &RunnerOptions) -> Result<DeviceModel> {
+        DeviceModel::build_with(plugin, &ModelSource::open(&self.directory)?, options)
     }
 }
 

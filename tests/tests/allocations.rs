@@ -1,42 +1,14 @@
 //! A step allocates nothing once the device has seen its shape.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, clippy::panic)]
-#![allow(unsafe_code)] // An allocator of our own counts.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metrale_core::exec::{Batch, BatchSeq, BlockId, Logits, StateSlot, StepRunner};
 use metrale_core::weights::ModelSource;
 use metrale_kernels::cpu::kv_cache::KvDtype;
 use metrale_kernels::cpu::linear::Activations;
+use metrale_tests::allocations::{Counting, of_fifty};
 use metrale_tests::cpu::CpuModel;
 use metrale_tests::quantized::llama_gguf;
-
-/// Counts allocations of the whole process.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -46,7 +18,17 @@ const MAX_LEN: usize = 64;
 /// Rows `num_computed..num_computed + num_tokens` of sequence `index`.
 fn seq(index: u32, num_computed: usize, num_tokens: usize) -> BatchSeq {
     let block_table = (0..4).map(|i| BlockId(1 + index * 4 + i)).collect();
-    BatchSeq { num_tokens, num_computed, block_table, state_slot: StateSlot(index), source: None }
+    let state_slot = StateSlot(index);
+    BatchSeq {
+        num_tokens,
+        num_drafts: 0,
+        num_accepted: 0,
+        num_computed,
+        block_table,
+        state_slot,
+        source: None,
+        images: None,
+    }
 }
 
 fn batch(seqs: Vec<BatchSeq>) -> Batch {
@@ -75,13 +57,7 @@ fn steps_allocate_nothing() {
             model.runner.step(batch, &mut logits).unwrap();
         }
         for (name, batch) in &batches {
-            // Work is shared as it comes, so each worker may need a round or two to have buffers of every size.
-            let allocated = (0..50).map(|_| {
-                let before = ALLOCATIONS.load(Ordering::SeqCst);
-                model.runner.step(batch, &mut logits).unwrap();
-                ALLOCATIONS.load(Ordering::SeqCst) - before
-            });
-            let allocated: Vec<usize> = allocated.collect();
+            let allocated = of_fifty(|| model.runner.step(batch, &mut logits).unwrap());
             assert!(allocated[25..].iter().all(|&n| n == 0), "{name}, {activations:?}: {allocated:?}");
         }
     }

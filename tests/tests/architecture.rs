@@ -15,19 +15,38 @@ const CORE_LAYERS: &[(&str, &[&str])] = &[
     ("lower", &[]),
     ("device", &["lower", "weights"]),
     ("exec", &["device", "lower", "kv", "ssm", "error"]),
-    ("sched", &["exec", "kv", "ssm", "error"]),
+    ("speculative", &["exec", "error"]),
+    ("sched", &["speculative", "exec", "kv", "ssm", "error"]),
     ("text", &["error"]),
+    ("translation", &["text"]),
     ("plugin", &[]),
-    ("config", &[]),
-    ("server", &["sched", "error"]),
+    ("config", &["speculative"]),
+    ("images", &[]),
+    ("server", &["sched", "speculative", "images", "translation", "error"]),
     (
         "factory",
         &[
-            "server", "sched", "exec", "device", "lower", "weights", "kv", "ssm", "text", "plugin", "config",
+            "server",
+            "sched",
+            "speculative",
+            "exec",
+            "device",
+            "lower",
+            "weights",
+            "kv",
+            "ssm",
+            "text",
+            "images",
+            "translation",
+            "plugin",
+            "config",
             "error",
         ],
     ),
-    ("cli", &["server", "sched", "exec", "weights", "plugin", "config", "error"]),
+    (
+        "cli",
+        &["server", "sched", "speculative", "translation", "exec", "weights", "plugin", "config", "error"],
+    ),
 ];
 
 /// Where `unsafe` is allowed: the two ends of the plugin boundary, memory maps, kernels, replays of recorded
@@ -41,7 +60,7 @@ const UNSAFE: &[&str] = &[
     "kernels/tests/cuda/graph.rs",
     "plugin-api/src/abi.rs",
     "plugin-api/src/export.rs",
-    "tests/tests/allocations.rs",
+    "tests/src/allocations.rs",
 ];
 
 /// The only files that may name the crates of the plugin boundary.

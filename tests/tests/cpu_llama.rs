@@ -20,5 +20,11 @@ promises! {
     any_chunking_gives_the_same_bits: F32 => any_chunking_gives_the_same_bits;
     rows_of_other_sequences_do_not_change_a_bit: F32 => rows_of_others_do_not_change_a_bit;
     an_abandoned_sequence_leaves_nothing: F32 => an_abandoned_sequence_leaves_nothing;
+    rejected_drafts_leave_no_trace: F32 => rejected_drafts_leave_no_trace;
     a_step_enters_no_plugin: F32 => a_step_enters_no_plugin;
+}
+
+#[test]
+fn a_tensor_that_is_missing_renamed_transposed_or_of_integers_is_named() {
+    assert!(metrale_tests::damaged::damage_is_named(metrale_llama::plugin_module()).unwrap() > 100);
 }

@@ -6,7 +6,8 @@ use metrale_core::lower::plan::ElementType::{BF16, F32};
 use metrale_qwen3_ssm::plugin_module;
 use metrale_tests::cuda_promises::{self as promises, for_all};
 use metrale_tests::model::Setup;
-use metrale_tests::{cpu_promises, gpu, trained_hybrid};
+use metrale_tests::trained::Trained;
+use metrale_tests::{cpu_promises, gpu, trained_promises};
 
 macro_rules! promises {
     ($($name:ident: $check:expr;)*) => {$(
@@ -57,10 +58,14 @@ fn the_mtp_head_matches_transformers() {
     }
 }
 
+fn trained() -> Trained {
+    Trained::open("tiny-qwen3-next").unwrap()
+}
+
 #[test]
 fn a_trained_hybrid_writes_the_recorded_text() {
     if gpu::is_here() {
-        trained_hybrid::writes_the_recorded_text(plugin_module(), Setup::cuda(F32)).unwrap();
+        trained_promises::writes_the_recorded_text(&trained(), plugin_module(), Setup::cuda(F32)).unwrap();
     }
 }
 
@@ -68,8 +73,13 @@ fn a_trained_hybrid_writes_the_recorded_text() {
 fn a_trained_hybrid_has_the_recorded_perplexity() {
     if gpu::is_here() {
         for of in [F32, BF16] {
-            let off =
-                trained_hybrid::has_the_recorded_perplexity(plugin_module(), Setup::cuda(of), 0.01).unwrap();
+            let off = trained_promises::has_the_recorded_perplexity(
+                &trained(),
+                plugin_module(),
+                Setup::cuda(of),
+                0.01,
+            )
+            .unwrap();
             println!("perplexity {off:+.5} off the recorded one, activations {of:?}");
         }
     }
@@ -78,6 +88,13 @@ fn a_trained_hybrid_has_the_recorded_perplexity() {
 #[test]
 fn drafts_of_a_trained_hybrid_are_accepted_as_recorded() {
     if gpu::is_here() {
-        trained_hybrid::drafts_are_accepted_as_recorded(plugin_module(), Setup::cuda(F32), 1).unwrap();
+        trained_promises::drafts_are_accepted_as_recorded(
+            &trained(),
+            plugin_module(),
+            Setup::cuda(F32),
+            1,
+            1,
+        )
+        .unwrap();
     }
 }

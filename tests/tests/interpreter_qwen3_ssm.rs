@@ -30,4 +30,6 @@ promises! {
     chunked_prefill_equals_whole_prefill => chunks_match_the_whole_pass;
     sequences_of_a_batch_are_independent => sequences_of_a_batch_are_independent;
     mtp_head_matches_transformers => mtp_matches;
+    image_rows_and_positions_match_transformers => images_match;
+    patches_of_pictures_match_transformers => patches_of_pictures_match;
 }

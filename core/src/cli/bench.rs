@@ -101,7 +101,9 @@ struct Decode {
     num_seqs: usize,
     tokens_per_second: f64,
     steps_per_second: f64,
-    /// Bytes of weights read per second, of what the memory gives.
+    /// More than 1 with speculative decoding.
+    tokens_per_step: f64,
+    /// Bytes of weights read per second, those of a drafter aside, of what the memory gives.
     memory_share: f64,
 }
 
@@ -140,11 +142,16 @@ fn speed(args: &SpeedArgs, settings: &[Setting], load: LoadModel) -> anyhow::Res
     let prefill = median(args.runs, || bench.prefill(args.input_len))?;
     let mut decode = Vec::new();
     for &num_seqs in &args.num_seqs {
-        let steps_per_second = 1.0 / median(args.runs, || bench.decode(num_seqs, args.output_len))?;
+        let before = model.engine.snapshot().drafts;
+        let tokens_per_second = 1.0 / median(args.runs, || bench.decode(num_seqs, args.output_len))?;
+        let drafts = model.engine.snapshot().drafts.since(&before);
+        let tokens_per_step = drafts.mean_acceptance_length();
+        let steps_per_second = tokens_per_second / tokens_per_step;
         decode.push(Decode {
             num_seqs,
-            tokens_per_second: steps_per_second * num_seqs as f64,
+            tokens_per_second: tokens_per_second * num_seqs as f64,
             steps_per_second,
+            tokens_per_step,
             memory_share: steps_per_second * model.weight_bytes_per_step as f64 / memory,
         });
     }
@@ -182,6 +189,9 @@ fn print(report: &Report) {
             decode.num_seqs,
             100.0 * decode.memory_share
         );
+        if decode.tokens_per_step > 1.0 {
+            println!("              {:8.2} tokens/step, drafts after random prompts", decode.tokens_per_step);
+        }
     }
 }
 
@@ -208,7 +218,7 @@ impl Bench<'_> {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Seconds per step while `num_seqs` sequences generate `len` tokens each, first steps aside.
+    /// Seconds per token of each of `num_seqs` sequences that generate `len` tokens together, first steps aside.
     fn decode(&self, num_seqs: usize, len: usize) -> anyhow::Result<f64> {
         let streams = (0..num_seqs).map(|_| self.start(DECODE_PROMPT, len));
         let mut streams = streams.collect::<anyhow::Result<Vec<_>>>()?;
@@ -217,16 +227,16 @@ impl Bench<'_> {
                 next_tokens(stream).await?;
             }
             let start = Instant::now();
-            // Sequences move in step: the last one's end is the end of all.
-            let mut steps = 0;
+            // The last one's end is the end of all.
+            let mut tokens = 0;
             for stream in &mut streams {
                 let mut own = 0;
                 while let Some(count) = next_tokens(stream).await? {
                     own += count;
                 }
-                steps = steps.max(own);
+                tokens = tokens.max(own);
             }
-            Ok(start.elapsed().as_secs_f64() / steps.max(1) as f64)
+            Ok(start.elapsed().as_secs_f64() / tokens.max(1) as f64)
         })
     }
 

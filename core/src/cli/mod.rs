@@ -10,6 +10,7 @@ mod bench_step;
 mod doctor;
 mod logging;
 mod plugins;
+mod report;
 mod run;
 mod serve;
 
@@ -66,7 +67,7 @@ pub fn main(args: impl Iterator<Item = OsString>, load: LoadModel, load_runner: 
     match dispatch(command, &settings, (load, load_runner)) {
         Ok(code) => code,
         Err(error) => {
-            let text = format!("{error:#}");
+            let text = report::one_line(&error);
             // Errors of plugins and weights carry a code of their own.
             let prefix = if text.starts_with("error[") { "" } else { "error: " };
             eprintln!("{prefix}{text}");

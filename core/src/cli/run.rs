@@ -10,18 +10,19 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{LoadModel, logging};
+use super::{LoadModel, logging, report};
 use crate::config::{EngineConfig, Setting};
 use crate::sched::GenerateRequest;
 use crate::server::generation::{Generation, OutputOptions};
 use crate::server::{Chat, ServedModel, StreamOptions, Text};
+use crate::translation::Translation;
 
 /// Flags of `metrale run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     engine: EngineConfig,
-    /// Text to answer; without it a conversation starts.
+    /// Text to answer, or to translate; without it a conversation starts.
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
     /// Continue PROMPT as it is, without the chat template.
@@ -53,6 +54,10 @@ pub(super) fn execute(args: &RunArgs, settings: &[Setting], load: LoadModel) -> 
             None => session.converse().await,
         }
     });
+    let drafts = session.model.engine.snapshot().drafts;
+    if drafts.num_drafts > 0 {
+        eprintln!("speculative decoding: {drafts}");
+    }
     // The thread that reads standard input may wait forever.
     runtime.shutdown_background();
     ending.map(|()| ExitCode::SUCCESS)
@@ -65,8 +70,11 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Prints the continuation of one prompt.
+    /// Prints the translation or the continuation of one prompt.
     async fn answer(&self, prompt: &str) -> anyhow::Result<()> {
+        if let Some(translation) = &self.model.translation {
+            return self.translate(translation, prompt).await;
+        }
         let tokens = if self.args.raw || !self.text.has_chat_template() {
             self.text.encode(prompt, true)?
         } else {
@@ -74,13 +82,13 @@ impl Session<'_> {
             messages.push(json!({ "role": "user", "content": prompt }));
             self.render(&messages)?
         };
-        self.generate(tokens).await?;
+        self.generate(tokens, None).await?;
         Ok(())
     }
 
     /// Reads lines and answers each until the input ends.
     async fn converse(&self) -> anyhow::Result<()> {
-        if !self.text.has_chat_template() {
+        if self.model.translation.is_none() && !self.text.has_chat_template() {
             bail!(
                 "this model has no chat template: give a PROMPT to continue, or a template with --chat-template"
             );
@@ -105,15 +113,21 @@ impl Session<'_> {
             if line.trim().is_empty() {
                 continue;
             }
+            if let Some(translation) = &self.model.translation {
+                if let Err(error) = self.translate(translation, &line).await {
+                    eprintln!("error: {}", report::one_line(&error));
+                }
+                continue;
+            }
             messages.push(json!({ "role": "user", "content": line }));
             let answer = match self.render(&messages) {
-                Ok(tokens) => self.generate(tokens).await,
+                Ok(tokens) => self.generate(tokens, None).await,
                 Err(error) => Err(error),
             };
             match answer {
                 Ok(answer) => messages.push(json!({ "role": "assistant", "content": answer })),
                 Err(error) => {
-                    eprintln!("error: {error:#}");
+                    eprintln!("error: {}", report::one_line(&error));
                     messages.pop();
                 }
             }
@@ -136,9 +150,25 @@ impl Session<'_> {
         Ok(self.text.encode(&prompt, false)?)
     }
 
-    /// Prints an answer as it comes, until it ends or Ctrl-C; returns what was printed.
-    async fn generate(&self, prompt: Vec<u32>) -> anyhow::Result<String> {
-        let mut generation = self.start(prompt)?;
+    /// Prints the translation of a text between the languages of the flags.
+    async fn translate(&self, translation: &Translation, text: &str) -> anyhow::Result<()> {
+        let Some(target) = &translation.default_target else {
+            bail!("a language to translate to is needed: name it with --tgt-lang");
+        };
+        let detected = || {
+            let found = translation.detector.detect(text).map(|found| found.language);
+            found.context("the language of the text could not be found out: name it with --src-lang")
+        };
+        let source = translation.default_source.as_ref().map_or_else(detected, Ok)?;
+        let tokens = self.text.encode(text, false)?;
+        let source = translation.source(&tokens, source);
+        self.generate(translation.target_start(target), Some(source)).await?;
+        Ok(())
+    }
+
+    /// Prints an answer as it comes, until it ends or Ctrl-C; returns what was printed. `source` is what an encoder reads.
+    async fn generate(&self, prompt: Vec<u32>, source: Option<Vec<u32>>) -> anyhow::Result<String> {
+        let mut generation = self.start(prompt, source)?;
         let mut answer = String::new();
         loop {
             let delta = tokio::select! {
@@ -157,7 +187,7 @@ impl Session<'_> {
         Ok(answer)
     }
 
-    fn start(&self, prompt: Vec<u32>) -> anyhow::Result<Generation> {
+    fn start(&self, prompt: Vec<u32>, source: Option<Vec<u32>>) -> anyhow::Result<Generation> {
         let model = &self.model;
         let room = model.max_model_len.saturating_sub(prompt.len());
         if prompt.is_empty() || room == 0 {
@@ -183,7 +213,7 @@ impl Session<'_> {
             include_terminator: false,
             text: Some(self.text.stream(&prompt, &output)),
         };
-        let request = GenerateRequest::new(prompt, sampling);
+        let request = GenerateRequest { source, ..GenerateRequest::new(prompt, sampling) };
         Ok(Generation::start(model.engine.as_ref(), request, options, Instant::now())?)
     }
 }

@@ -12,6 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{LoadModel, logging};
 use crate::config::{EngineConfig, ServerConfig, Setting};
 use crate::server::{self, App, Ending, Listener, ServedModel, ServerOptions};
+use crate::speculative::DraftStats;
 
 const STATS_INTERVAL: Duration = Duration::from_secs(10);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
@@ -127,7 +128,7 @@ async fn loaded(config: EngineConfig, load: LoadModel) -> anyhow::Result<ServedM
 
 /// Logs the load while there is some.
 async fn log_stats(app: Arc<App>) {
-    let mut was_idle = true;
+    let (mut was_idle, mut drafts) = (true, DraftStats::default());
     loop {
         tokio::time::sleep(STATS_INTERVAL).await;
         let Some(snapshot) = app.snapshot() else { continue };
@@ -140,6 +141,11 @@ async fn log_stats(app: Arc<App>) {
                 "load"
             );
         }
+        let new_drafts = snapshot.drafts.since(&drafts);
+        if new_drafts.num_drafts > 0 {
+            tracing::info!("speculative decoding: {new_drafts}");
+        }
+        drafts = snapshot.drafts;
         was_idle = is_idle;
     }
 }

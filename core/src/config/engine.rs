@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::builder::BoolishValueParser;
 
 use super::size::{parse_count, parse_share, parse_size};
+use crate::speculative::SpeculativeConfig;
 
 /// Flags of the model, its plugins, memory and threads.
 #[allow(clippy::struct_excessive_bools)] // Every flag is a switch of its own.
@@ -66,6 +67,16 @@ pub struct EngineConfig {
     /// Copies of recurrent state kept for prefix reuse, in models that have such state; chosen by size if left out.
     #[arg(long, value_name = "N", env = "METRALE_STATE_SNAPSHOTS", help_heading = "Scheduling and memory")]
     pub state_snapshots: Option<usize>,
+    /// Guess tokens ahead and verify them in one step, as a JSON object, e.g.
+    /// `{"method": "mtp", "num_speculative_tokens": 1}`: by the model's multi-token-prediction head (`mtp`) or from the
+    /// sequence itself (`ngram`), 1 to 3 tokens.
+    #[arg(
+        long,
+        value_name = "JSON",
+        env = "METRALE_SPECULATIVE_CONFIG",
+        help_heading = "Scheduling and memory"
+    )]
+    pub speculative_config: Option<SpeculativeConfig>,
     /// Give the same output whatever else is in the batch.
     #[arg(long, env = "METRALE_BATCH_INVARIANT", value_parser = BoolishValueParser::new(), help_heading = "Scheduling and memory")]
     pub batch_invariant: bool,
@@ -134,6 +145,24 @@ pub struct EngineConfig {
     /// Serve token ids only.
     #[arg(long, env = "METRALE_SKIP_TOKENIZER_INIT", value_parser = BoolishValueParser::new(), help_heading = "Text")]
     pub skip_tokenizer_init: bool,
+    /// Let requests name images by file URLs, below this directory only.
+    #[arg(long, value_name = "DIR", env = "METRALE_ALLOWED_LOCAL_MEDIA_PATH", help_heading = "Images")]
+    pub allowed_local_media_path: Option<PathBuf>,
+    /// Most images of one request.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "METRALE_LIMIT_IMAGES_PER_PROMPT",
+        default_value = "16",
+        help_heading = "Images"
+    )]
+    pub limit_images_per_prompt: usize,
+    /// Source language of requests that name none, for a translation model; found out from the text if left out.
+    #[arg(long, value_name = "LANG", env = "METRALE_SRC_LANG", help_heading = "Text")]
+    pub src_lang: Option<String>,
+    /// Target language of requests that name none, for a translation model.
+    #[arg(long, value_name = "LANG", env = "METRALE_TGT_LANG", help_heading = "Text")]
+    pub tgt_lang: Option<String>,
     /// Jinja file to use instead of the model's chat template.
     #[arg(long, value_name = "FILE", env = "METRALE_CHAT_TEMPLATE", help_heading = "Text")]
     pub chat_template: Option<PathBuf>,

@@ -96,6 +96,9 @@ fn tables_and_arrays_of_the_file_become_flag_values() {
         enable_thinking = false
         [override-generation-config]
         temperature = 0.5
+        [speculative-config]
+        method = \"mtp\"
+        num_speculative_tokens = 2
     ";
     let (config, _) = with_file(toml, "metrale serve --config FILE").unwrap();
     assert_eq!(config.model, "m");
@@ -104,6 +107,7 @@ fn tables_and_arrays_of_the_file_become_flag_values() {
     assert_eq!((config.plugin[0].model_type.as_str(), config.plugin[0].plugin.as_str()), ("llama", "acme"));
     assert_eq!(config.default_chat_template_kwargs.0["enable_thinking"], false);
     assert_eq!(config.override_generation_config.0["temperature"], 0.5);
+    assert_eq!(config.speculative_config.unwrap().num_speculative_tokens, 2);
 }
 
 #[test]
@@ -122,6 +126,8 @@ fn mistakes_in_the_file_name_the_file_and_the_way_out() {
     assert!(kind.contains("`block-size` expects a single value, found array"), "{kind}");
     let value = error("block-size = \"many\"");
     assert!(value.contains("metrale.toml") && value.contains("many"), "{value}");
+    let drafts = error("[speculative-config]\nmethod = \"mtp\"\nnum_speculative_tokens = 9");
+    assert!(drafts.contains("metrale.toml") && drafts.contains("is 9; expected 1 to 3"), "{drafts}");
     assert!(error("= 3").contains("not valid TOML"));
     let missing = resolve(&command(), &["metrale", "serve", "m", "--config", "/nowhere"].map(OsString::from));
     assert!(missing.unwrap_err().to_string().contains("/nowhere"));

@@ -12,7 +12,7 @@ mod work;
 use metrale_graph::Source;
 use metrale_kernels::KernelError;
 use metrale_kernels::cpu::attention::Sequence;
-use metrale_kernels::cpu::conv::SlotSequence;
+use metrale_kernels::cpu::conv::{DraftRows, SlotSequence};
 
 use crate::lower::Plan;
 
@@ -34,6 +34,10 @@ pub struct Plans<P = Plan> {
     pub encoder: Option<P>,
     /// Multi-token prediction, by depth.
     pub mtp: Vec<P>,
+    /// Patches of images to rows of text.
+    pub vision: Option<P>,
+    /// The heads of these, where they have their own: one for each, or none.
+    pub mtp_heads: Vec<P>,
 }
 
 /// The largest steps of a model.
@@ -45,6 +49,8 @@ pub struct MaxRows {
     pub lm_head: usize,
     /// Of the encoder.
     pub encoder: usize,
+    /// Patches of the vision tower.
+    pub vision: usize,
     /// Sequences.
     pub num_seqs: usize,
     /// Tokens of the longest sequence.
@@ -60,6 +66,8 @@ pub enum Entry {
     Encoder,
     /// [`Plans::mtp`] at this depth.
     Mtp(usize),
+    /// [`Plans::vision`]
+    Vision,
 }
 
 impl<P> Plans<P> {
@@ -70,6 +78,7 @@ impl<P> Plans<P> {
             Entry::Text => Some(&self.text),
             Entry::Encoder => self.encoder.as_ref(),
             Entry::Mtp(depth) => self.mtp.get(depth),
+            Entry::Vision => self.vision.as_ref(),
         }
     }
 
@@ -79,12 +88,32 @@ impl<P> Plans<P> {
             Entry::Text => Some(&mut self.text),
             Entry::Encoder => self.encoder.as_mut(),
             Entry::Mtp(depth) => self.mtp.get_mut(depth),
+            Entry::Vision => self.vision.as_mut(),
         }
     }
 
     /// All plans.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp)
+        let heads = [&self.text, &self.lm_head].into_iter().chain(&self.mtp_heads);
+        heads.chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
+    }
+
+    /// The head that turns outputs of a plan into logits.
+    #[must_use]
+    pub fn head(&self, entry: Entry) -> &P {
+        let own = if let Entry::Mtp(depth) = entry { self.mtp_heads.get(depth) } else { None };
+        own.unwrap_or(&self.lm_head)
+    }
+
+    /// A plan, if the model has it, with the head that turns its outputs into logits.
+    pub fn with_head(&mut self, entry: Entry) -> Option<(&P, &mut P)> {
+        let Self { text, lm_head, encoder, mtp, mtp_heads, vision } = self;
+        Some(match entry {
+            Entry::Text => (text, lm_head),
+            Entry::Encoder => (encoder.as_ref()?, lm_head),
+            Entry::Vision => (vision.as_ref()?, lm_head),
+            Entry::Mtp(depth) => (mtp.get(depth)?, mtp_heads.get_mut(depth).unwrap_or(lm_head)),
+        })
     }
 
     /// Each plan with the rows of its largest step, made into something else.
@@ -101,6 +130,12 @@ impl<P> Plans<P> {
             lm_head: f(self.lm_head, max.lm_head)?,
             encoder: self.encoder.map(|plan| f(plan, max.encoder)).transpose()?,
             mtp: self.mtp.into_iter().map(|plan| f(plan, max.text)).collect::<Result<_, _>>()?,
+            vision: self.vision.map(|plan| f(plan, max.vision)).transpose()?,
+            mtp_heads: self
+                .mtp_heads
+                .into_iter()
+                .map(|plan| f(plan, max.lm_head))
+                .collect::<Result<_, _>>()?,
         })
     }
 }
@@ -122,8 +157,25 @@ pub struct StepContext<'a> {
     pub sources: &'a [Sequence<'a>],
     /// The same sequences with the slots of their recurrent state.
     pub state_slots: &'a [SlotSequence],
+    /// Their rows that may be taken back, and those of the step before that were right; empty if there are none.
+    pub draft_rows: &'a [DraftRows],
     /// Rows whose logits will be asked for.
     pub logits_rows: &'a [usize],
+    /// What a model that sees images needs besides.
+    pub images: ImageContext<'a>,
+}
+
+/// What an entry point between images and text needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImageContext<'a> {
+    /// `[3, rows]` frame, row and column of every row: a token of a text with images, or a patch.
+    pub streams: &'a [u32],
+    /// `[image rows, width]` what the tower made of the images of the step.
+    pub rows: &'a [f32],
+    /// `[rows]` the image row that stands for a row of text.
+    pub index: &'a [Option<u32>],
+    /// `[patches, 4]` entries of a square table of positions that a patch lies between.
+    pub taps: &'a [u32],
 }
 
 /// Bytes that must be read, each once, and operations, of which a product and a sum are two.
@@ -213,6 +265,23 @@ pub trait Device: std::fmt::Debug + Send {
     /// There is no such input, or it has another length.
     fn write_input(&mut self, input: (Entry, &str), rows: usize, values: &[f32]) -> Result<(), LaunchError>;
 
+    /// Fills an input for the next run with rows of an output of the last run of an entry point, which had `num_rows`.
+    ///
+    /// # Errors
+    /// There is no such output or input, or the device failed.
+    fn feed(
+        &mut self,
+        (entry, output, num_rows): (Entry, &str, usize),
+        rows: &[usize],
+        to: (Entry, &str),
+    ) -> Result<(), LaunchError> {
+        let values = self.read_output(entry, output, num_rows)?.ok_or_else(|| no_such("output", output))?;
+        let width = values.len() / num_rows.max(1);
+        let picked: Vec<f32> =
+            rows.iter().flat_map(|row| &values[row * width..(row + 1) * width]).copied().collect();
+        self.write_input(to, rows.len(), &picked)
+    }
+
     /// The first `rows` rows of an output of the last run; nothing if there is no such output.
     ///
     /// # Errors
@@ -230,6 +299,12 @@ pub trait Device: std::fmt::Debug + Send {
     /// # Errors
     /// There is no such slot.
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<(), LaunchError>;
+
+    /// Copies a page of the rows' keys and values, of every layer, to another.
+    ///
+    /// # Errors
+    /// There is no such page.
+    fn copy_page(&mut self, from: usize, to: usize) -> Result<(), LaunchError>;
 
     /// MTP depths.
     fn num_mtp_layers(&self) -> usize;

@@ -16,10 +16,15 @@ pub struct StateSizes {
     pub num_source_blocks: usize,
     /// Slots of recurrent state.
     pub num_slots: usize,
+    /// Slots of those that sequences work on; the others hold copies.
+    pub num_seqs: usize,
+    /// Most rows of a sequence in one step that may be taken back.
+    pub max_drafts: usize,
 }
 
 fn kv_bytes(layout: &KvLayout, dtype: KvDtype) -> usize {
-    layout.num_heads * (layout.k_dim + layout.v_dim) * dtype.num_bytes()
+    let v_dim = if layout.v_is_k_prefix { 0 } else { layout.v_dim };
+    layout.num_heads * (layout.k_dim + v_dim) * dtype.num_bytes()
 }
 
 /// f32 values of a recurrent state per slot.

@@ -81,7 +81,14 @@ pub(super) fn name(plan: &Plan, step: &Step) -> String {
         Step::Attention { .. } | Step::LocalAttention { .. } => "attention".to_owned(),
         Step::Conv { .. } => "causal_conv1d".to_owned(),
         Step::DeltaRule { .. } => "gated_delta_rule".to_owned(),
-        Step::Unary { .. } | Step::Binary { .. } | Step::Affine { .. } => "elementwise".to_owned(),
+        Step::Unary { .. } | Step::Binary { .. } | Step::Affine { .. } | Step::Clamp { .. } => {
+            "elementwise".to_owned()
+        }
+        Step::Reduce { .. } => "reduce".to_owned(),
+        Step::HeadLinear { matrix, .. } => format!("linear per head {}", shape(*matrix)),
+        Step::Index(_) => "indexer".to_owned(),
+        Step::SparseAttention { .. } => "sparse attention".to_owned(),
+        Step::MergeImages { .. } => "images".to_owned(),
         Step::GatedHalves { .. } => "gated".to_owned(),
         Step::Convert { .. } | Step::Slice { .. } | Step::Concat { .. } => "copies".to_owned(),
     }

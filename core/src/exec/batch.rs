@@ -1,15 +1,24 @@
 //! The rows of one step: prefill chunks and decode rows of many sequences, side by side.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use metrale_graph::images::PlacedImage;
+
+use super::SequenceImages;
 pub use crate::kv::BlockId;
 pub use crate::ssm::StateSlot;
 
 /// One sequence's share of a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BatchSeq {
-    /// Rows of this sequence in the step; at least 1.
+    /// Rows of this sequence in the step, drafts included; at least 1 without them.
     pub num_tokens: usize,
+    /// Rows at the end that may be taken back: the next step of this sequence writes over their KV, and recurrent state
+    /// takes them in only then, as many as are counted in its `num_accepted`.
+    pub num_drafts: usize,
+    /// Drafts of this sequence's last step that were right. They are computed, but recurrent state has yet to take them in.
+    pub num_accepted: usize,
     /// Tokens of this sequence already in the KV cache: the position of its first row.
     pub num_computed: usize,
     /// Pages of this sequence, in order; they cover `num_computed + num_tokens` tokens.
@@ -18,6 +27,20 @@ pub struct BatchSeq {
     pub state_slot: StateSlot,
     /// What it translates, for a model with an encoder. The runner encodes it when `num_computed` is 0.
     pub source: Option<BatchSource>,
+    /// What its placeholder tokens stand for, for a model with a vision tower.
+    pub images: Option<Arc<SequenceImages>>,
+}
+
+impl BatchSeq {
+    /// Indices of its rows in the sequence.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.num_computed..self.num_computed + self.num_tokens
+    }
+
+    /// Where its images are.
+    pub(super) fn placed_images(&self) -> &[PlacedImage] {
+        self.images.as_ref().map_or(&[], |images| &images.placed)
+    }
 }
 
 /// The source of one sequence.
@@ -30,7 +53,7 @@ pub struct BatchSource {
 }
 
 /// Everything one step needs to know. Rows of a sequence are contiguous, sequences in order of `seqs`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// `[T]` token ids of all rows.
     pub token_ids: Vec<u32>,
@@ -45,6 +68,26 @@ impl Batch {
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         self.token_ids.len()
+    }
+
+    /// The sequence at index `at`, which is at most the number of them, to be filled: empty, with the memory of the
+    /// sequence that stood there.
+    pub fn reuse_seq(&mut self, at: usize) -> &mut BatchSeq {
+        if at == self.seqs.len() {
+            self.seqs.push(BatchSeq {
+                num_tokens: 0,
+                num_drafts: 0,
+                num_accepted: 0,
+                num_computed: 0,
+                block_table: Vec::new(),
+                state_slot: StateSlot(0),
+                source: None,
+                images: None,
+            });
+        }
+        let seq = &mut self.seqs[at];
+        seq.block_table.clear();
+        seq
     }
 
     /// Absolute position of every row, `[T]`.

@@ -1,9 +1,12 @@
 //! Runs steps: the batch that goes in, the runner that computes it, the logits that come out.
 
 pub mod batch;
+pub mod draft;
 mod encode;
 mod measure;
+mod images;
 mod mtp;
+mod pages;
 mod rows;
 pub mod runner;
 pub mod sample;
@@ -11,6 +14,10 @@ mod snapshots;
 
 pub use crate::device::{PartTime, Work};
 pub use batch::{Batch, BatchSeq, BatchSource, BlockId, Logits, StateSlot};
+pub use draft::{DraftBatch, Drafter};
+pub use images::SequenceImages;
+pub(crate) use images::Vision;
+pub(crate) use mtp::Chain;
 pub(crate) use rows::Rows;
 pub use runner::ModelRunner;
 
@@ -32,6 +39,22 @@ pub trait StepRunner: Send {
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         None
     }
+
+    /// What drafts the tokens after a step, if the model has a part for that and it was loaded.
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        None
+    }
+
+    /// Copies of KV pages, if the runner can make them. Without, there is no beam search.
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        None
+    }
+}
+
+/// Copies KV pages of the rows, all layers of them, between steps.
+pub trait PageCopies {
+    /// Gives page `to` the content of page `from`.
+    fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), EngineError>;
 }
 
 /// Copies the recurrent state of one sequence, all layers of it, between steps.
@@ -63,6 +86,8 @@ pub struct RunnerLimits {
     pub vocab_size: usize,
     /// Whether the model keeps recurrent state (prefix reuse then needs a state snapshot at the boundary).
     pub has_recurrent_state: bool,
+    /// Most rows of a sequence in one step that may be taken back; 0 if none can.
+    pub max_num_drafts: usize,
     /// Limits of sources; `None` for a model without an encoder.
     pub source: Option<SourceLimits>,
 }

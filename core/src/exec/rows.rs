@@ -1,7 +1,7 @@
 //! What the kernels need to know about the rows of a step.
 
 use metrale_kernels::cpu::attention::Sequence;
-use metrale_kernels::cpu::conv::SlotSequence;
+use metrale_kernels::cpu::conv::{DraftRows, SlotSequence};
 use smallvec::SmallVec;
 
 use super::{BatchSeq, BlockId};
@@ -12,6 +12,8 @@ pub(crate) struct Rows {
     pub(super) positions: Vec<u32>,
     pub(super) slots: Vec<u32>,
     pub(super) state_slots: Vec<SlotSequence>,
+    /// Empty while no sequence has drafts to compute or to take in.
+    pub(super) draft_rows: Vec<DraftRows>,
     spans: Vec<Span>,
     block_tables: Vec<u32>,
 }
@@ -29,6 +31,7 @@ impl Rows {
         self.positions.clear();
         self.slots.clear();
         self.state_slots.clear();
+        self.draft_rows.clear();
         self.spans.clear();
         self.block_tables.clear();
     }
@@ -40,6 +43,11 @@ impl Rows {
             self.push(&seq.block_table, seq.num_computed, seq.num_tokens, block_size);
             let slot = seq.state_slot.0 as usize;
             self.state_slots.push(SlotSequence { num_tokens: seq.num_tokens, slot });
+        }
+        if seqs.iter().any(|seq| seq.num_drafts + seq.num_accepted > 0) {
+            let rows =
+                |seq: &BatchSeq| DraftRows { num_accepted: seq.num_accepted, num_drafts: seq.num_drafts };
+            self.draft_rows.extend(seqs.iter().map(rows));
         }
     }
 
@@ -61,6 +69,11 @@ impl Rows {
                 self.push_span(&source.block_table, source.token_ids.len(), seq.num_tokens);
             }
         }
+    }
+
+    /// Rows that attend among themselves only.
+    pub(super) fn push_segment(&mut self, num_rows: usize) {
+        self.push_span(&[], num_rows, num_rows);
     }
 
     fn push_span(&mut self, table: &[BlockId], context_len: usize, num_tokens: usize) {

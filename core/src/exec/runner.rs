@@ -1,6 +1,9 @@
 //! The forward pass: one step of a model on its device.
 
-use super::{Batch, BatchSeq, Logits, Rows, RunnerLimits, StateSnapshots, StepRunner};
+use super::{
+    Batch, BatchSeq, Chain, Drafter, Logits, PageCopies, Rows, RunnerLimits, StateSnapshots, StepRunner,
+    Vision,
+};
 use crate::device::{Device, Entry, LaunchError, StepContext};
 use crate::error::EngineError;
 
@@ -8,12 +11,16 @@ use crate::error::EngineError;
 #[derive(Debug)]
 pub struct ModelRunner {
     pub(crate) device: Box<dyn Device>,
+    pub(crate) vision: Option<Vision>,
     pub(crate) limits: RunnerLimits,
     /// Rows that the encoder takes at once; nothing for a model without one.
     pub(crate) encoder_rows: Option<usize>,
     /// Slots for recurrent state besides those of running sequences.
     pub(crate) num_snapshots: usize,
     pub(crate) rows: Rows,
+    /// Rows of the last step.
+    pub(crate) num_rows: usize,
+    pub(crate) chain: Chain,
     /// The rows' sources, or the sources being encoded.
     pub(crate) sources: Rows,
     pub(crate) source_ids: Vec<u32>,
@@ -38,6 +45,14 @@ impl StepRunner for ModelRunner {
     fn state_snapshots(&mut self) -> Option<&mut dyn StateSnapshots> {
         (self.limits.has_recurrent_state && self.num_snapshots > 0).then_some(self)
     }
+
+    fn page_copies(&mut self) -> Option<&mut dyn PageCopies> {
+        Some(self)
+    }
+
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        (self.limits.max_num_drafts > 0 && self.num_mtp_layers() > 0).then_some(self)
+    }
 }
 
 impl ModelRunner {
@@ -46,17 +61,23 @@ impl ModelRunner {
         self.check(batch)?;
         self.start_sequences(batch)?;
         self.encode(batch)?;
+        if let Some(vision) = &mut self.vision {
+            vision.see(&mut *self.device, batch)?;
+        }
 
         self.rows.fill(&batch.seqs, self.limits.block_size);
         self.sources.fill_sources(&batch.seqs);
+        self.num_rows = batch.num_tokens();
         let context = StepContext {
-            rows: batch.num_tokens(),
+            rows: self.num_rows,
             token_ids: &batch.token_ids,
             positions: &self.rows.positions,
             slots: &self.rows.slots,
             sequences: &self.rows.sequences(),
             sources: &self.sources.sequences(),
             state_slots: &self.rows.state_slots,
+            images: self.vision.as_ref().map(Vision::context).unwrap_or_default(),
+            draft_rows: &self.rows.draft_rows,
             logits_rows: &batch.logits_rows,
         };
         self.device.run(Entry::Text, &context).map_err(device_error)
@@ -74,6 +95,12 @@ impl ModelRunner {
     /// The device failed.
     pub fn output(&self, name: &str, rows: usize) -> Result<Option<Vec<f32>>, EngineError> {
         self.device.read_output(Entry::Text, name, rows).map_err(device_error)
+    }
+
+    /// What the vision tower made of the images of the last step, `[image rows, width]`, row after row.
+    #[must_use]
+    pub fn image_rows(&self) -> Option<&[f32]> {
+        self.vision.as_ref().map(|vision| vision.context().rows)
     }
 
     /// The device, and how it computes.
@@ -119,6 +146,16 @@ impl ModelRunner {
         }
         if limits.has_recurrent_state && seq.state_slot.0 as usize >= limits.max_num_seqs {
             return Err(format!("state slot {} of {}", seq.state_slot.0, limits.max_num_seqs));
+        }
+        if seq.images.is_some() && self.vision.is_none() {
+            return Err("images for a model without a vision tower".to_owned());
+        }
+        let most = limits.max_num_drafts;
+        if seq.num_drafts >= seq.num_tokens || seq.num_drafts.max(seq.num_accepted) > most {
+            return Err(format!(
+                "{} of {} rows are drafts, and {} of the last step were accepted; at most {most} can be",
+                seq.num_drafts, seq.num_tokens, seq.num_accepted
+            ));
         }
         match (&seq.source, &limits.source) {
             (None, None) => Ok(()),

@@ -1,11 +1,13 @@
 //! Chooses the next token from a row of logits, in vLLM's order.
 //!
-//! Log-probabilities come from the raw logits. The choice is made on: mask of early ends → `logit_bias` → penalties
+//! Log-probabilities come from the raw logits. The choice is made on: mask of early ends → `logit_bias` → repeated n-grams → penalties
 //! (repetition, frequency, presence) → greedy below temperature 1e-5, else temperature → `min_p` → `top_k` → `top_p`
 //! → one uniform draw that depends on the request's seed and the token's index only. A logit that is not finite fails
 //! the request: no token is ever chosen from a broken row.
 
+pub mod beam;
 mod logprobs;
+mod ngram;
 mod nucleus;
 mod params;
 mod random;
@@ -53,6 +55,13 @@ impl From<SampleError> for EngineError {
             }
         }
     }
+}
+
+/// The greedy choice from a row of logits: the first of the largest.
+#[must_use]
+pub fn most_likely(logits: &[f32]) -> u32 {
+    let max = reduce::max(logits);
+    logits.iter().position(|l| *l == max).unwrap_or(0) as u32
 }
 
 /// A token and what was asked about it.

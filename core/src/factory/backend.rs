@@ -24,6 +24,7 @@ impl Backend for EngineHandle {
             since_progress: now.last_progress.elapsed(),
             num_blocks: now.num_blocks,
             block_size: now.block_size,
+            drafts: now.drafts,
             draining: now.draining,
             healthy: now.healthy,
         }

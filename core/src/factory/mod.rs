@@ -4,6 +4,7 @@ mod backend;
 mod device;
 mod runner;
 mod text;
+mod translation;
 
 use std::sync::Arc;
 
@@ -14,15 +15,17 @@ use metrale_plugin_api::abi::PluginModule_Ref;
 
 use crate::config::{DtypeChoice, EngineConfig, LoadFormat};
 use crate::exec::{ModelRunner, StepRunner};
+use crate::images::{ImagePolicy, ImageProcessor, ImageSettings};
 use crate::lower::Taps;
 use crate::plugin::Registry;
 use crate::plugin::probe::Prober;
 use crate::sched::{EngineHandle, SchedulerConfig};
 use crate::server::ServedModel;
+use crate::speculative::DraftMethod;
 use crate::weights::{ModelSource, hub};
 
 pub use crate::weights::open_attrs;
-pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, RunnerOptions, build_runner};
+pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, MtpHead, RunnerOptions, build_runner};
 
 /// Loads the model that a configuration names: finds its files and its plugin, builds the runner, starts the engine.
 ///
@@ -31,9 +34,12 @@ pub use runner::{BuildError, BuiltModel, DeviceOptions, ModelFacts, RunnerOption
 pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
     let built = build(config)?;
     let (source, built) = (built.source, built.model);
+    let facts = built.facts.clone();
     let (limits, weight_bytes_per_step) = (built.runner.limits(), built.runner.weight_bytes_per_step());
+    let images = images(config, &built)?;
     let text = text::load(config, &source, limits.vocab_size)?;
     tracing::info!("{}", text.generation());
+    let translation = translation::load(config, &source, &facts, &text)?;
     let eos_token_ids = text.generation().eos_token_id.clone();
     let engine = EngineHandle::spawn(
         Box::new(built.runner),
@@ -41,19 +47,41 @@ pub fn load(config: &EngineConfig) -> anyhow::Result<ServedModel> {
             eos_token_ids: eos_token_ids.clone(),
             enable_prefix_caching: config.prefix_caching(),
             seed: Some(config.seed),
+            speculative: config.speculative_config,
             ..SchedulerConfig::default()
         },
     );
     Ok(ServedModel {
         engine: Arc::new(engine),
-        defaults: text::defaults(&text),
+        defaults: text::defaults(&text, translation.is_some()),
         text: text::served(text),
+        images,
+        translation: translation.map(Arc::new),
         root: config.model.clone(),
         max_model_len: limits.max_model_len,
         weight_bytes_per_step,
         vocab_size: limits.vocab_size,
         eos_token_ids,
     })
+}
+
+/// What makes patches of pictures, if the model and its checkpoint have a vision tower.
+fn images(config: &EngineConfig, built: &BuiltModel) -> anyhow::Result<Option<ImageProcessor>> {
+    if built.runner.image_rows().is_none() {
+        return Ok(None);
+    }
+    if let Some(directory) = &config.allowed_local_media_path {
+        anyhow::ensure!(
+            directory.is_dir(),
+            "--allowed-local-media-path {}: expected a directory",
+            directory.display()
+        );
+    }
+    let policy = ImagePolicy {
+        allowed_directory: config.allowed_local_media_path.clone(),
+        max_per_prompt: config.limit_images_per_prompt,
+    };
+    Ok(ImageSettings::of(&built.facts.info)?.map(|settings| ImageProcessor { settings, policy }))
 }
 
 /// Builds the runner of the model that a configuration names, without tokenizer and engine.
@@ -161,7 +189,11 @@ fn runner_options(
         block_size: config.block_size,
         kv_cache_bytes: config.kv_cache_memory_bytes,
         num_state_snapshots: if config.prefix_caching() { config.state_snapshots } else { Some(0) },
-        load_mtp: false,
+        mtp: match config.speculative_config.map(|s| s.method) {
+            Some(DraftMethod::Mtp) => MtpHead::Required,
+            Some(DraftMethod::Ngram(_)) | None => MtpHead::Skip,
+        },
+        max_num_drafts: config.speculative_config.map_or(0, |s| s.num_speculative_tokens),
         strict_weights: config.strict_weights,
         ignored_tensors,
         taps: Taps::Drop,
@@ -201,6 +233,7 @@ fn report(plugin: &str, built: &BuiltModel, options: &RunnerOptions, prefix_reus
         recurrent_bytes = built.recurrent_bytes,
         state_snapshots = built.num_state_snapshots,
         prefix_reuse,
+        max_num_drafts = limits.max_num_drafts,
         activation_bytes = built.activation_bytes,
         weight_bytes_per_step = built.runner.weight_bytes_per_step(),
         "model built"

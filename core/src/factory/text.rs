@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use metrale_graph::checkpoint::gguf::Metadata;
 use serde_json::Value as Json;
 
 use crate::config::EngineConfig;
@@ -37,9 +36,12 @@ pub(super) fn load(
         return Ok(TextModel::from_dir(Path::new(directory), &model_config, vocab_size, &options)?);
     }
     match source.headers().gguf() {
-        Some(metadata) if !without_tokenizer => {
-            Ok(TextModel::from_gguf(&gguf_vocab(metadata)?, &model_config, vocab_size, &options)?)
-        }
+        Some(metadata) if !without_tokenizer => Ok(TextModel::from_gguf(
+            &GgufVocab::from_metadata(metadata)?,
+            &model_config,
+            vocab_size,
+            &options,
+        )?),
         None if !without_tokenizer => {
             Ok(TextModel::from_dir(source.path(), &model_config, vocab_size, &options)?)
         }
@@ -56,49 +58,18 @@ pub(super) fn load(
     }
 }
 
-/// The vocabulary in GGUF metadata.
-fn gguf_vocab(metadata: &Metadata) -> anyhow::Result<GgufVocab> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| metadata.optional::<u32>(&key(name));
-    let flag = |name: &str| metadata.optional::<bool>(&key(name));
-    let strings = |name: &str| -> anyhow::Result<Vec<String>> {
-        Ok(metadata.optional::<&[String]>(&key(name))?.unwrap_or_default().to_vec())
-    };
-    Ok(GgufVocab {
-        model: metadata.required::<&str>(&key("model"))?.to_owned(),
-        pre: metadata.optional::<&str>(&key("pre"))?.map(str::to_owned),
-        tokens: strings("tokens")?,
-        token_types: metadata
-            .optional::<Vec<i64>>(&key("token_type"))?
-            .unwrap_or_default()
-            .into_iter()
-            .map(|kind| kind as i32)
-            .collect(),
-        scores: metadata.optional::<Vec<f32>>(&key("scores"))?.unwrap_or_default(),
-        merges: strings("merges")?,
-        bos: id("bos_token_id")?,
-        eos: id("eos_token_id")?,
-        eot: id("eot_token_id")?,
-        eom: id("eom_token_id")?,
-        unknown: id("unknown_token_id")?,
-        padding: id("padding_token_id")?,
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
-        add_space_prefix: flag("add_space_prefix")?,
-        chat_template: metadata.optional::<&str>("tokenizer.chat_template")?.map(str::to_owned),
-    })
-}
-
-/// Sampling defaults of a model.
-pub(super) fn defaults(text: &TextModel) -> SamplingDefaults {
+/// Sampling defaults of a model. Translations are not left to chance unless the model or the operator says so.
+pub(super) fn defaults(text: &TextModel, translates: bool) -> SamplingDefaults {
     let generation = text.generation();
+    let temperature = generation.temperature.or(translates.then_some(0.0));
     SamplingDefaults {
-        temperature: generation.temperature,
+        temperature,
         top_p: generation.top_p,
         top_k: generation.top_k,
         min_p: generation.min_p,
         repetition_penalty: generation.repetition_penalty,
         max_new_tokens: generation.max_new_tokens,
+        no_repeat_ngram_size: generation.no_repeat_ngram_size,
     }
 }
 
@@ -152,10 +123,14 @@ impl Text for Served {
         self.0.render_chat(&prompt).map_err(error)
     }
 
-    fn stream(&self, _prompt: &[u32], options: &StreamOptions) -> Box<dyn TextStream> {
+    fn stream(&self, prompt: &[u32], options: &StreamOptions) -> Box<dyn TextStream> {
         let stops = StopMatcher::new(options.stop.clone(), options.include_stop_str_in_output);
-        let detokenizer =
-            self.0.tokenizer().map(|t| IncrementalDetokenizer::continuing(t, options.skip_special_tokens));
+        let detokenizer = self.0.tokenizer().map(|tokenizer| {
+            // Behind special tokens alone, such as the language of a translation, a text of its own starts.
+            let starts = prompt.iter().all(|&token| tokenizer.is_special(token));
+            let new = if starts { IncrementalDetokenizer::new } else { IncrementalDetokenizer::continuing };
+            new(tokenizer, options.skip_special_tokens)
+        });
         Box::new(Stream {
             detokenizer,
             stops: stops.map_err(error),

@@ -17,12 +17,12 @@ pub struct OutOfBlocks {
 /// The page pool with its prefix cache.
 ///
 /// The life of a sequence: [`match_prefix`](Self::match_prefix), [`adopt_prefix`](Self::adopt_prefix),
-/// [`reserve`](Self::reserve) before each step that writes further, [`publish`](Self::publish) after it,
-/// [`release`](Self::release) at the end. A table that is dropped unreleased leaks its pages.
+/// [`reserve`](Self::reserve) before each step that writes further, [`publish`](Self::publish) after it (and
+/// [`truncate`](Self::truncate) where rows were taken back), [`release`](Self::release) at the end. A table that is dropped unreleased leaks its pages.
 #[derive(Debug)]
 pub struct KvCache {
     block_size: usize,
-    pool: BlockPool,
+    pub(super) pool: BlockPool,
     prefix: Option<PrefixCache>,
 }
 
@@ -122,6 +122,18 @@ impl KvCache {
         }
     }
 
+    /// Gives the pages back that lie behind the first `num_tokens`: what was written there is not needed. None of them may
+    /// have been published.
+    pub fn truncate(&mut self, table: &mut BlockTable, num_tokens: usize) {
+        let num_blocks = num_tokens.div_ceil(self.block_size);
+        debug_assert!(table.num_published <= num_blocks, "a published page is full of tokens that are kept");
+        while table.blocks.len() > num_blocks {
+            if let Some(block) = table.blocks.pop() {
+                self.pool.release(block);
+            }
+        }
+    }
+
     /// Gives all pages of a table back, the last one first, so that the end of a prefix is evicted before its start.
     pub fn release(&mut self, table: &mut BlockTable) {
         for block in table.blocks.drain(..).rev() {
@@ -169,6 +181,20 @@ mod tests {
         let mut table = BlockTable::default();
         assert_eq!(kv.reserve(&mut table, 13), Err(OutOfBlocks { needed: 4, free: 3 }));
         assert_eq!((table.blocks().len(), kv.num_free()), (0, 3));
+    }
+
+    #[test]
+    fn a_truncated_table_keeps_what_its_tokens_need() {
+        let mut kv = KvCache::new(8, BLOCK_SIZE, true);
+        let tokens: Vec<u32> = (0..6).collect();
+        let mut table = computed(&mut kv, &tokens);
+        let blocks = table.blocks().to_vec();
+        kv.reserve(&mut table, 13).unwrap();
+        kv.truncate(&mut table, 8);
+        assert_eq!((table.blocks(), kv.num_free()), (&blocks[..], 5));
+        kv.truncate(&mut table, 8);
+        kv.release(&mut table);
+        assert_eq!(kv.num_free(), 7);
     }
 
     #[test]

@@ -6,9 +6,10 @@
 pub mod block_pool;
 pub mod block_table;
 pub mod cache;
+mod fork;
 pub mod prefix_cache;
 
 pub use block_pool::{BlockId, BlockPool};
-pub use block_table::BlockTable;
+pub use block_table::{BlockTable, Media};
 pub use cache::{KvCache, OutOfBlocks};
 pub use prefix_cache::{BlockHash, PrefixCache};

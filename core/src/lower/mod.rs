@@ -7,6 +7,7 @@ mod build;
 mod fuse;
 mod memory;
 pub mod plan;
+mod support;
 mod types;
 
 use metrale_graph::resolve::Resolution;
@@ -55,6 +56,8 @@ pub struct Target {
     pub activations: ElementType,
     /// What becomes of `tap/1`.
     pub taps: Taps,
+    /// Images can be among the text. Otherwise placeholders stay what they are, and there is one stream of positions.
+    pub images: bool,
 }
 
 /// The kinds of devices, which differ in what their kernels do at once.
@@ -87,8 +90,9 @@ pub fn lower(
     states: &[StateDecl],
     target: Target,
 ) -> Result<Plan, LowerError> {
-    let mut plan = build::build(graph, resolution, states, target.taps)
+    let mut plan = build::build(graph, resolution, states, target)
         .map_err(|error| LowerError { device: target.device.name(), ..error })?;
+    support::check(&plan, target.device)?;
     fuse::shared_input::fuse(&mut plan);
     match target.device {
         DeviceKind::Cpu => fuse::silu_gate::fuse(&mut plan),

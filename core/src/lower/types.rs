@@ -60,7 +60,8 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
             std::iter::once(bf16).chain(residuals).collect()
         }
         Step::DeltaRule { .. } => vec![bf16, bf16, bf16, f32, f32],
-        Step::Moe(_) => vec![bf16, f32],
+        Step::Moe(_) | Step::SparseAttention { .. } => vec![bf16, f32],
+        Step::Index(index) => std::iter::once(bf16).chain(index.head_weights.map(|_| f32)).collect(),
         Step::Binary { b: Operand::PerRow(_), out, .. } => vec![of(out), f32],
         Step::Binary { out, .. }
         | Step::RmsNorm { out, .. }
@@ -68,6 +69,9 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
         | Step::L2Norm { out, .. }
         | Step::Unary { out, .. }
         | Step::Affine { out, .. }
+        | Step::Clamp { out, .. }
+        | Step::MergeImages { out, .. }
+        | Step::Reduce { out, .. }
         | Step::Slice { out, .. }
         | Step::Concat { out, .. } => vec![of(out); step.reads().len()],
         // A conversion takes what there is.
@@ -78,6 +82,7 @@ fn wanted<'a>(step: &'a mut Step, types: &[ElementType]) -> Vec<(&'a mut Reg, El
         | Step::KvWrite { .. }
         | Step::QkvWrite(_)
         | Step::GatedHalves { .. }
+        | Step::HeadLinear { .. }
         | Step::Attention { .. }
         | Step::LocalAttention { .. }
         | Step::Conv { .. } => vec![bf16; step.reads().len()],
@@ -98,6 +103,10 @@ fn writes_any(step: &Step) -> bool {
             | Step::L2Norm { .. }
             | Step::Unary { .. }
             | Step::Affine { .. }
+            | Step::Clamp { .. }
+            | Step::Index(_)
+            | Step::MergeImages { .. }
+            | Step::Reduce { .. }
             | Step::Slice { .. }
             | Step::Concat { .. }
             | Step::Convert { .. }

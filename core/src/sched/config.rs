@@ -1,5 +1,7 @@
 //! What the user decides about scheduling; the runner's own limits are in `RunnerLimits`.
 
+use crate::speculative::SpeculativeConfig;
+
 /// Scheduling options. A cap above the runner's limit has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -15,6 +17,8 @@ pub struct SchedulerConfig {
     pub max_prompt_logprobs_rows: usize,
     /// Seeds the requests that bring no seed; `None` draws one. The same seed and order of requests repeat a run.
     pub seed: Option<u64>,
+    /// Guess tokens ahead; `None` computes one token per step.
+    pub speculative: Option<SpeculativeConfig>,
 }
 
 impl Default for SchedulerConfig {
@@ -26,6 +30,7 @@ impl Default for SchedulerConfig {
             max_num_batched_tokens: None,
             max_prompt_logprobs_rows: 64,
             seed: None,
+            speculative: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::config::SchedulerConfig;
 use super::engine::{Shared, engine_failed};
 use super::plan::StepPlan;
 use super::request::RequestId;
-use super::scheduler::Scheduler;
+use super::scheduler::{DraftPlan, Scheduler};
 use super::sequence::Sequence;
 
 /// What handles and generations tell the engine thread.
@@ -30,6 +30,8 @@ pub(super) struct Driver {
     shared: Arc<Shared>,
     plan: StepPlan,
     logits: Logits,
+    draft_plan: DraftPlan,
+    drafts: Vec<u32>,
 }
 
 impl Driver {
@@ -41,14 +43,21 @@ impl Driver {
     ) -> Self {
         let limits = runner.limits();
         let num_snapshot_slots = runner.state_snapshots().map_or(0, |s| s.num_slots());
+        let mut scheduler = Scheduler::new(config, &limits, num_snapshot_slots);
+        if scheduler.needs_drafter() && runner.drafter().is_none() {
+            tracing::error!("the runner has no drafter: nothing is drafted");
+            scheduler.stop_drafting();
+        }
         Self {
             runner,
             limits,
-            scheduler: Scheduler::new(config, &limits, num_snapshot_slots),
+            scheduler,
             commands,
             shared,
             plan: StepPlan::default(),
             logits: Logits::default(),
+            draft_plan: DraftPlan::default(),
+            drafts: Vec::new(),
         }
     }
 
@@ -106,12 +115,28 @@ impl Driver {
             }
             None => return,
         }
-        self.scheduler.complete(&mut self.plan, &self.logits);
+        self.scheduler.complete(&mut self.plan, &self.logits, &mut self.draft_plan);
         if !self.plan.saves.is_empty()
             && let Some(Err(error)) = self.guarded(Self::save_snapshots)
         {
             tracing::error!(%error, "saving recurrent state failed; all snapshots are dropped");
             self.scheduler.forget_snapshots();
+        }
+        self.draft();
+    }
+
+    /// Prepares drafts for the next step. Without them it computes the same, so a drafter that fails ends no request.
+    fn draft(&mut self) {
+        if !self.scheduler.plan_drafts(&mut self.draft_plan) {
+            return;
+        }
+        match self.guarded(Self::compute_drafts) {
+            Some(Ok(())) => self.scheduler.take_drafts(&self.draft_plan, &self.drafts),
+            Some(Err(error)) => {
+                tracing::error!(%error, "drafting failed; from now on nothing is drafted");
+                self.scheduler.stop_drafting();
+            }
+            None => {}
         }
     }
 
@@ -132,6 +157,13 @@ impl Driver {
     }
 
     fn compute(&mut self) -> Result<(), EngineError> {
+        if !self.plan.copies.is_empty()
+            && let Some(pages) = self.runner.page_copies()
+        {
+            for &(from, to) in &self.plan.copies {
+                pages.copy(from, to)?;
+            }
+        }
         if !self.plan.restores.is_empty()
             && let Some(snapshots) = self.runner.state_snapshots()
         {
@@ -141,6 +173,13 @@ impl Driver {
         }
         self.runner.step(&self.plan.batch, &mut self.logits)?;
         check_shape(&self.logits, &self.plan.batch, &self.limits)
+    }
+
+    fn compute_drafts(&mut self) -> Result<(), EngineError> {
+        match self.runner.drafter() {
+            Some(drafter) => drafter.draft(&self.draft_plan.batch, &mut self.drafts),
+            None => Err(EngineError::Internal("the runner's drafter is gone".to_owned())),
+        }
     }
 
     fn save_snapshots(&mut self) -> Result<(), EngineError> {

@@ -11,12 +11,14 @@ use tokio::sync::{mpsc, watch};
 use crate::error::EngineError;
 use crate::exec::sample::{SamplingState, derive_seed};
 use crate::exec::{RunnerLimits, StepRunner};
+use crate::speculative::DraftStats;
 
+use super::beams::Beams;
 use super::config::SchedulerConfig;
 use super::driver::{Command, Driver};
 use super::generation::Generation;
 use super::request::{GenerateRequest, RequestId};
-use super::scheduler::max_len;
+use super::scheduler::{max_len, max_num_seqs};
 use super::sequence::Sequence;
 use super::validate::validate;
 
@@ -39,6 +41,8 @@ pub struct EngineSnapshot {
     pub block_size: usize,
     /// Sequences that lost their pages to others since the start.
     pub num_preemptions: u64,
+    /// What speculative decoding has come to since the start.
+    pub drafts: DraftStats,
     /// New requests are refused, running ones are finished.
     pub draining: bool,
     /// False after the runner panicked: nothing runs any more, the process should be restarted.
@@ -56,6 +60,8 @@ pub(super) struct Shared {
     seed: u64,
     eos_token_ids: Vec<u32>,
     limits: RunnerLimits,
+    /// Most sequences of a step; 0 if the runner cannot copy pages.
+    max_beams: usize,
 }
 
 impl Shared {
@@ -104,7 +110,7 @@ pub struct EngineHandle {
 impl EngineHandle {
     /// Starts the engine thread, which owns `runner` from now on. Install a metrics recorder before this.
     #[must_use]
-    pub fn spawn(runner: Box<dyn StepRunner>, config: SchedulerConfig) -> Self {
+    pub fn spawn(mut runner: Box<dyn StepRunner>, config: SchedulerConfig) -> Self {
         let limits = runner.limits();
         if max_len(&limits) < limits.max_model_len {
             tracing::warn!(
@@ -124,6 +130,7 @@ impl EngineHandle {
                 num_free_blocks: num_blocks,
                 block_size: limits.block_size,
                 num_preemptions: 0,
+                drafts: DraftStats::default(),
                 draining: false,
                 healthy: true,
             }),
@@ -134,6 +141,7 @@ impl EngineHandle {
             seed: config.seed.unwrap_or_else(rand::random),
             eos_token_ids: config.eos_token_ids.clone(),
             limits,
+            max_beams: if runner.page_copies().is_some() { max_num_seqs(&config, &limits) } else { 0 },
         });
         let (commands, receiver) = channel();
         let for_thread = Arc::clone(&shared);
@@ -158,13 +166,14 @@ impl EngineHandle {
         if self.shared.draining.load(Ordering::SeqCst) {
             return Err(EngineError::Unavailable("the engine is shutting down".to_owned()));
         }
-        validate(&request, &self.shared.limits)?;
+        validate(&request, &self.shared.limits, self.shared.max_beams)?;
         let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-        let GenerateRequest { source, prompt, sampling } = request;
+        let GenerateRequest { source, prompt, sampling, images, beams } = request;
         let seed = sampling.seed.unwrap_or_else(|| derive_seed(self.shared.seed, id.0));
         let state = SamplingState::new(sampling, seed, &prompt, &self.shared.eos_token_ids);
         let (events, receiver) = mpsc::unbounded_channel();
-        let sequence = Sequence::new(id, (source, prompt), state, events, in_flight);
+        let mut sequence = Sequence::new(id, (source, prompt), state, events, in_flight).with_images(images);
+        sequence.beams = beams.map(Beams::new);
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| engine_failed())?;
         Ok(Generation::new(id, receiver, self.commands.clone()))
     }

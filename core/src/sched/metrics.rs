@@ -10,6 +10,7 @@ use ::metrics::{
 };
 
 use super::sequence::Timeline;
+use crate::speculative::config::MAX_DRAFTS;
 
 /// Why tokens that are in the KV cache had to be computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub(super) struct EngineMetrics {
     pub(super) iteration_tokens: Histogram,
     pub(super) prompt_tokens: Counter,
     pub(super) generation_tokens: Counter,
+    num_drafts: Counter,
+    num_draft_tokens: Counter,
+    num_accepted_tokens: Counter,
+    num_accepted_tokens_per_pos: [Counter; MAX_DRAFTS],
     unused_no_state_snapshot: Counter,
     unused_prompt_logprobs: Counter,
     queue_time: Histogram,
@@ -52,12 +57,28 @@ impl EngineMetrics {
             iteration_tokens: histogram!("vllm:iteration_tokens_total"),
             prompt_tokens: counter!("vllm:prompt_tokens_total"),
             generation_tokens: counter!("vllm:generation_tokens_total"),
+            num_drafts: counter!("vllm:spec_decode_num_drafts_total"),
+            num_draft_tokens: counter!("vllm:spec_decode_num_draft_tokens_total"),
+            num_accepted_tokens: counter!("vllm:spec_decode_num_accepted_tokens_total"),
+            num_accepted_tokens_per_pos: std::array::from_fn(
+                |position| counter!(ACCEPTED_PER_POS, "position" => position.to_string()),
+            ),
             unused_no_state_snapshot: counter!(UNUSED, "reason" => "no_state_snapshot"),
             unused_prompt_logprobs: counter!(UNUSED, "reason" => "prompt_logprobs"),
             queue_time: histogram!("vllm:request_queue_time_seconds"),
             prefill_time: histogram!("vllm:request_prefill_time_seconds"),
             decode_time: histogram!("vllm:request_decode_time_seconds"),
             inference_time: histogram!("vllm:request_inference_time_seconds"),
+        }
+    }
+
+    /// Counts the drafts of one sequence that were verified.
+    pub(super) fn count_drafts(&self, num_drafts: usize, num_accepted: usize) {
+        self.num_drafts.increment(1);
+        self.num_draft_tokens.increment(num_drafts as u64);
+        self.num_accepted_tokens.increment(num_accepted as u64);
+        for counter in self.num_accepted_tokens_per_pos.iter().take(num_accepted) {
+            counter.increment(1);
         }
     }
 
@@ -82,6 +103,7 @@ impl EngineMetrics {
     }
 }
 
+const ACCEPTED_PER_POS: &str = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
 const UNUSED: &str = "metrale:prefix_cache_unused_tokens_total";
 
 fn describe() {
@@ -95,6 +117,10 @@ fn describe() {
     describe_histogram!("vllm:iteration_tokens_total", "Tokens computed per step");
     describe_counter!("vllm:prompt_tokens_total", "Prompt tokens of prefilled requests");
     describe_counter!("vllm:generation_tokens_total", "Sampled tokens");
+    describe_counter!("vllm:spec_decode_num_drafts_total", "Times that a sequence was verified with drafts");
+    describe_counter!("vllm:spec_decode_num_draft_tokens_total", "Drafts that were verified");
+    describe_counter!("vllm:spec_decode_num_accepted_tokens_total", "Drafts that were accepted");
+    describe_counter!(ACCEPTED_PER_POS, "Drafts that were accepted, by their place");
     let seconds = Unit::Seconds;
     describe_histogram!("vllm:request_queue_time_seconds", seconds, "From submission to the first schedule");
     describe_histogram!(

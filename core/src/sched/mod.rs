@@ -8,6 +8,8 @@ pub mod config;
 pub mod engine;
 pub mod request;
 
+mod beams;
+mod drafting;
 mod driver;
 mod generation;
 mod metrics;
@@ -16,9 +18,12 @@ mod scheduler;
 mod sequence;
 mod validate;
 
+pub use crate::exec::SequenceImages;
+pub use crate::kv::Media;
 pub use config::SchedulerConfig;
 pub use engine::{EngineHandle, EngineSnapshot};
 pub use generation::Generation;
 pub use request::{
-    Event, FinishReason, GenerateRequest, PositionLogprobs, RequestId, SamplingParams, TokenLogprob,
+    BeamParams, EarlyStopping, Event, FinishReason, GenerateRequest, Hypothesis, PositionLogprobs, RequestId,
+    SamplingParams, TokenLogprob,
 };

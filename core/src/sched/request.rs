@@ -1,6 +1,10 @@
 //! What a client asks the engine for, and what the engine tells it back.
 
+use std::sync::Arc;
+
 use crate::error::EngineError;
+use crate::exec::SequenceImages;
+pub use crate::exec::sample::beam::{BeamParams, EarlyStopping, Hypothesis};
 pub use crate::exec::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
 
 /// Identifies one running request inside one engine.
@@ -17,19 +21,29 @@ pub struct GenerateRequest {
     pub prompt: Vec<u32>,
     /// How to choose tokens.
     pub sampling: SamplingParams,
+    /// What the placeholder tokens of the prompt stand for, for a model with a vision tower.
+    pub images: Option<Arc<SequenceImages>>,
+    /// Beam search instead of sampling one token after the other; temperature and seed have no effect then.
+    pub beams: Option<BeamParams>,
 }
 
 impl GenerateRequest {
     /// A request to a decoder-only model.
     #[must_use]
     pub fn new(prompt: Vec<u32>, sampling: SamplingParams) -> Self {
-        Self { source: None, prompt, sampling }
+        Self { source: None, prompt, sampling, images: None, beams: None }
     }
 
     /// With a source, for a model with an encoder.
     #[must_use]
     pub fn with_source(self, source: Vec<u32>) -> Self {
         Self { source: Some(source), ..self }
+    }
+
+    /// With beam search.
+    #[must_use]
+    pub fn with_beams(self, beams: BeamParams) -> Self {
+        Self { beams: Some(beams), ..self }
     }
 }
 
@@ -47,7 +61,8 @@ pub enum FinishReason {
     Abort,
 }
 
-/// What one request receives, in order: prompt log-probabilities (if asked for), tokens, one `Finished` or `Failed`.
+/// What one request receives, in order: prompt log-probabilities (if asked for), tokens or hypotheses, one `Finished` or
+/// `Failed`.
 #[derive(Debug)]
 pub enum Event {
     /// One entry per prompt position; the first has no distribution.
@@ -59,6 +74,8 @@ pub enum Event {
         /// Present when asked for.
         logprobs: Option<PositionLogprobs>,
     },
+    /// What beam search found, best first; all at once, instead of tokens.
+    Hypotheses(Vec<Hypothesis>),
     /// The last event of a successful request.
     Finished {
         /// Why it ended.

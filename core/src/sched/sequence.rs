@@ -7,10 +7,13 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::EngineError;
-use crate::exec::Logits;
 use crate::exec::sample::{Sampler, SamplingState};
+use crate::exec::{Logits, SequenceImages};
 use crate::kv::BlockTable;
+use crate::speculative::Verification;
 
+use super::beams::Beams;
+use super::drafting::Drafting;
 use super::engine::InFlight;
 use super::plan::{Phase, Scheduled};
 use super::request::{Event, FinishReason, PositionLogprobs, RequestId};
@@ -51,13 +54,17 @@ pub(super) struct Source {
 pub(super) struct Sequence {
     pub(super) id: RequestId,
     pub(super) source: Option<Source>,
+    pub(super) images: Option<Arc<SequenceImages>>,
     /// Prompt and output.
     pub(super) tokens: Vec<u32>,
     pub(super) num_prompt: usize,
     /// Tokens whose KV and state are in place.
     pub(super) num_computed: usize,
     pub(super) table: BlockTable,
+    /// For beam search: what follows the prompt is kept there.
+    pub(super) beams: Option<Beams>,
     pub(super) sampling: SamplingState,
+    pub(super) drafting: Drafting,
     pub(super) prompt_logprobs: PromptLogprobs,
     /// Prompt tokens that the first admission found in the prefix cache.
     pub(super) num_cached_tokens: Option<usize>,
@@ -84,11 +91,14 @@ impl Sequence {
         Self {
             id,
             source,
+            images: None,
             num_prompt: prompt.len(),
             tokens: prompt,
             num_computed: 0,
             table: BlockTable::default(),
+            beams: None,
             sampling,
+            drafting: Drafting::default(),
             prompt_logprobs,
             num_cached_tokens: None,
             timeline: Timeline { submitted: Instant::now(), scheduled: None, first_token: None },
@@ -97,9 +107,28 @@ impl Sequence {
         }
     }
 
-    /// Known tokens that are not computed; at least 1 between steps.
+    /// With what its placeholder tokens stand for.
+    pub(super) fn with_images(self, images: Option<Arc<SequenceImages>>) -> Self {
+        let Some(images) = images else { return self };
+        Self { table: BlockTable::with_media(images.media.clone()), images: Some(images), ..self }
+    }
+
+    /// Known tokens that are not computed; at least 1 between steps, unless beams run.
     pub(super) fn num_pending(&self) -> usize {
         self.tokens.len() - self.num_computed
+    }
+
+    /// Rows that it takes of the next step while it decodes, drafts aside; 0 while its prompt is computed.
+    pub(super) fn num_decode_rows(&self) -> usize {
+        match &self.beams {
+            Some(beams) if beams.are_running() => beams.width(),
+            _ => usize::from(self.num_pending() == 1),
+        }
+    }
+
+    /// Sequences of a step that it can become.
+    pub(super) fn width(&self) -> usize {
+        self.beams.as_ref().map_or(1, Beams::width)
     }
 
     /// Tokens of its source.
@@ -129,8 +158,8 @@ impl Sequence {
         }
     }
 
-    /// Takes in the logits of a computed step: reports log-probabilities and samples where the phase says so.
-    /// `Some` when the sequence is at its end.
+    /// Takes in the logits of a computed step: reports log-probabilities and samples where the phase says so, a token more
+    /// for each draft that is right. `Some` when the sequence is at its end.
     pub(super) fn advance(
         &mut self,
         scheduled: &Scheduled,
@@ -138,23 +167,49 @@ impl Sequence {
         sampler: &mut Sampler,
         limits: &Limits,
     ) -> Result<Option<FinishReason>, EngineError> {
+        // The step has brought recurrent state up to here.
+        self.drafting.num_accepted = 0;
         let num_sampling_rows = match scheduled.phase {
-            Phase::Prefill => 0,
-            Phase::Decode => 1,
+            Phase::Prefill | Phase::Beams => 0,
+            Phase::Decode => 1 + scheduled.num_drafts,
         };
-        let prompt_rows = scheduled.logits.start..scheduled.logits.end - num_sampling_rows;
+        let first_sampling_row = scheduled.logits.end - num_sampling_rows;
+        let prompt_rows = scheduled.logits.start..first_sampling_row;
         self.collect_prompt_logprobs(prompt_rows, logits, sampler)?;
         match scheduled.phase {
-            Phase::Prefill => Ok(None),
+            Phase::Prefill | Phase::Beams => Ok(None),
             Phase::Decode if self.sampling.params().max_tokens == 0 => Ok(Some(FinishReason::Length)),
             Phase::Decode => {
-                let row = logits.row(scheduled.logits.end - 1);
-                let sampled = sampler.sample(row, &self.sampling, self.tokens.len())?;
-                self.tokens.push(sampled.token);
-                self.sampling.record(sampled.token);
-                self.send(Event::Token { token: sampled.token, logprobs: sampled.logprobs });
-                Ok(self.finish_reason(sampled.token, limits))
+                let drafts = std::mem::take(&mut self.drafting.tokens);
+                let mut verification = Verification::new(&drafts);
+                let outcome = (first_sampling_row..scheduled.logits.end)
+                    .find_map(|row| self.choose(logits.row(row), &mut verification, sampler, limits));
+                self.drafting.num_accepted = verification.num_accepted();
+                self.drafting.reuse(drafts);
+                outcome.unwrap_or(Ok(None))
             }
+        }
+    }
+
+    /// Chooses the next token from a row of logits. `None` if the row after it is to choose another.
+    fn choose(
+        &mut self,
+        row: &[f32],
+        verification: &mut Verification<'_>,
+        sampler: &mut Sampler,
+        limits: &Limits,
+    ) -> Option<Result<Option<FinishReason>, EngineError>> {
+        let sampled = match sampler.sample(row, &self.sampling, self.tokens.len()) {
+            Ok(sampled) => sampled,
+            Err(error) => return Some(Err(error.into())),
+        };
+        self.tokens.push(sampled.token);
+        self.sampling.record(sampled.token);
+        self.send(Event::Token { token: sampled.token, logprobs: sampled.logprobs });
+        let goes_on = verification.accept(sampled.token);
+        match self.finish_reason(sampled.token, limits) {
+            None if goes_on => None,
+            outcome => Some(Ok(outcome)),
         }
     }
 

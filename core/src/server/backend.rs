@@ -12,7 +12,10 @@ use futures_util::future::BoxFuture;
 use super::sampling::SamplingDefaults;
 use super::text::Text;
 use crate::error::EngineError;
+use crate::images::ImageProcessor;
 use crate::sched::{Event, GenerateRequest};
+use crate::speculative::DraftStats;
+use crate::translation::Translation;
 
 /// The events of one generation. Dropping it aborts the generation.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
@@ -44,6 +47,8 @@ pub struct Snapshot {
     pub num_blocks: usize,
     /// Tokens per page.
     pub block_size: usize,
+    /// What speculative decoding has come to since the start.
+    pub drafts: DraftStats,
     /// New requests are refused.
     pub draining: bool,
     /// The engine can still run steps.
@@ -65,6 +70,10 @@ pub struct ServedModel {
     pub engine: Arc<dyn Backend>,
     /// Its tokenizer and chat template; `None` serves token ids only.
     pub text: Option<Arc<dyn Text>>,
+    /// Makes patches of pictures; `None` for a model that takes text only.
+    pub images: Option<ImageProcessor>,
+    /// How it translates; nothing for a model that does not.
+    pub translation: Option<Arc<Translation>>,
     /// Where it was loaded from, as given by the user.
     pub root: String,
     /// Longest context in tokens.

@@ -15,12 +15,15 @@ use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
 use super::generation::Delta;
+use super::images;
+use super::languages::LanguageNames;
 use super::logprobs::{chat_entry, prompt_logprobs};
 use super::messages;
 use super::middleware::RequestTag;
-use super::prompt::{Lengths, require_text};
+use super::prompt::{Lengths, Prompt, require_text};
 use super::request::{Common, Envelope, Job, logprob_count, note_unknown, off_thread};
 use super::sse::{self, ChunkShape};
+use super::text::Chat;
 use crate::sched::PositionLogprobs;
 
 pub(super) async fn handle(
@@ -80,13 +83,25 @@ impl ChatCompletion {
         let top_logprobs = top_logprobs(&mut fields, app.options.max_logprobs)?;
         common.sampling.logprobs = top_logprobs;
         let lengths = Lengths::read(&mut fields, model, 1, usize::MAX)?;
+        let languages = LanguageNames::read(&mut fields)?;
         let add_special_tokens = fields.boolean("add_special_tokens")?.unwrap_or(false);
-        let chat = messages::read(&mut fields, app)?;
+        let (chat, parts) = messages::read(&mut fields, app)?;
         note_unknown(&fields);
 
-        let text = require_text(model, "messages")?;
-        let tokens = text.encode(&text.render_chat(&chat)?, add_special_tokens)?;
-        let prompts = vec![lengths.fit(tokens, model).map_err(|error| error.about("messages"))?];
+        let prompts = vec![if let Some(translation) = languages.translation(model)? {
+            let translatable = languages.encode(model, translation, last_words(&chat)?)?;
+            lengths.fit_translation(translatable, model)?
+        } else {
+            let text = require_text(model, "messages")?;
+            let tokens = text.encode(&text.render_chat(&chat)?, add_special_tokens)?;
+            let (tokens, images) = images::place(tokens, &parts, model)?;
+            if images.is_some() && lengths.truncate.is_some() {
+                let message = "`truncate_prompt_tokens` cannot be combined with images";
+                return Err(ApiError::invalid("truncate_prompt_tokens", message));
+            }
+            let prompt = lengths.fit(tokens, model).map_err(|error| error.about("messages"))?;
+            Prompt { images, ..prompt }
+        }];
         let envelope = Envelope::new("chatcmpl", request_id, name);
         let job = Job { envelope, prompts, common, arrival }.check()?;
         let opened = vec![false; job.num_choices()];
@@ -108,6 +123,9 @@ impl ChatCompletion {
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
         });
+        if let Some(score) = delta.beam_score() {
+            value["beam_score"] = json!(score);
+        }
         if self.job.common.return_token_ids {
             value["token_ids"] = json!(delta.tokens);
         }
@@ -143,6 +161,17 @@ impl ChunkShape for ChatCompletion {
         chunks.push(self.chunk(&[self.choice(choice, "delta", &message, &delta)]));
         chunks
     }
+}
+
+/// What is to be translated: the last message.
+fn last_words(chat: &Chat) -> Result<&str, ApiError> {
+    let last = chat.messages.last().and_then(|message| message["content"].as_str());
+    last.filter(|text| !text.trim().is_empty()).ok_or_else(|| {
+        ApiError::invalid(
+            "messages",
+            "`messages`: expected text to translate in the last message, found none",
+        )
+    })
 }
 
 /// `logprobs: true` with `top_logprobs`: how many alternatives per position.

@@ -15,12 +15,14 @@ use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
 use super::generation::Delta;
+use super::languages::{LanguageNames, Translatable};
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::middleware::RequestTag;
 use super::prompt::{self, Lengths, Prompt, Source};
 use super::request::{Common, Envelope, Job, logprob_count, note_unknown, off_thread};
 use super::sse::{self, ChunkShape};
 use crate::sched::PositionLogprobs;
+use crate::translation::Translation;
 
 const OBJECT: &str = "text_completion";
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -84,14 +86,24 @@ impl Completion {
             common.sampling.prompt_logprobs = common.sampling.prompt_logprobs.max(logprobs);
         }
         let scores_prompt = echo || wants_prompt_logprobs;
-        let lengths = Lengths::read(&mut fields, model, i64::from(!scores_prompt), DEFAULT_MAX_TOKENS)?;
+        let languages = LanguageNames::read(&mut fields)?;
+        let translation = languages.translation(model)?;
+        if translation.is_some() && scores_prompt {
+            let message = "`echo` and `prompt_logprobs` have no place in a translation; leave them out";
+            return Err(ApiError::invalid(if echo { "echo" } else { "prompt_logprobs" }, message));
+        }
+        let default_max_tokens = if translation.is_some() { usize::MAX } else { DEFAULT_MAX_TOKENS };
+        let lengths = Lengths::read(&mut fields, model, i64::from(!scores_prompt), default_max_tokens)?;
         let add_special_tokens = fields.boolean("add_special_tokens")?.unwrap_or(true);
         let sources = prompt::read(&mut fields, model.vocab_size)?;
         note_unknown(&fields);
 
         let (prompts, texts): (Vec<_>, Vec<_>) = sources
             .into_iter()
-            .map(|source| tokenize(source, model, &lengths, add_special_tokens))
+            .map(|source| match translation {
+                Some(translation) => translate(source, model, &lengths, (&languages, translation)),
+                None => tokenize(source, model, &lengths, add_special_tokens),
+            })
             .collect::<Result<Vec<_>, _>>()?
             .into_iter()
             .unzip();
@@ -146,6 +158,9 @@ impl Completion {
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
         });
+        if let Some(score) = delta.beam_score() {
+            value["beam_score"] = json!(score);
+        }
         if self.job.common.return_token_ids {
             value["token_ids"] = json!(delta.tokens);
         }
@@ -219,6 +234,26 @@ fn tokenize(
             Ok((prompt, Some(text).filter(|_| lengths.truncate.is_none())))
         }
     }
+}
+
+/// A text to translate; token ids are those of a text, without languages.
+fn translate(
+    source: Source,
+    model: &ServedModel,
+    lengths: &Lengths,
+    (languages, translation): (&LanguageNames, &Translation),
+) -> Result<(Prompt, Option<String>), ApiError> {
+    let translatable = match source {
+        Source::Text(text) => languages.encode(model, translation, &text)?,
+        Source::Tokens(tokens) => {
+            let (source, _) = languages.source(translation, "")?;
+            Translatable {
+                source: translation.source(&tokens, source),
+                start: translation.target_start(languages.target(translation)?),
+            }
+        }
+    };
+    Ok((lengths.fit_translation(translatable, model)?, None))
 }
 
 /// What `echo` shows: the client's own text, or the decoded tokens; nothing without a tokenizer.

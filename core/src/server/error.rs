@@ -77,6 +77,18 @@ impl ApiError {
         Self { param: Some(param.to_owned()), ..self }
     }
 
+    /// What went wrong, for people.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Logs what is the server's own fault.
+    pub(super) fn log(&self) {
+        if self.status.is_server_error() {
+            tracing::warn!(status = self.status.as_u16(), message = %self.message, "request failed");
+        }
+    }
+
     /// The response body; also the data of an error frame in a stream.
     pub(super) fn body(&self) -> Value {
         json!({ "error": {
@@ -90,9 +102,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), message = %self.message, "request failed");
-        }
+        self.log();
         (self.status, axum::Json(self.body())).into_response()
     }
 }

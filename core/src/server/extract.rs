@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName};
 use futures_util::StreamExt;
 
 use super::app::App;
@@ -19,20 +19,30 @@ impl FromRequest<Arc<App>> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let limit = app.options.max_body_bytes;
-        check_headers(request.headers(), limit)?;
-        let body = read(request.into_body(), limit).await?;
+        check_content_type(request.headers())?;
+        let body = read_whole(request, app).await?;
         Fields::parse(&body).map(Self)
     }
 }
 
-fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    if text(CONTENT_LENGTH).and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > limit)
+/// A whole body, up to the size limit.
+pub(super) async fn read_whole(request: Request, app: &App) -> Result<Vec<u8>, ApiError> {
+    let limit = app.options.max_body_bytes;
+    if text(request.headers(), &CONTENT_LENGTH)
+        .and_then(|length| length.parse().ok())
+        .is_some_and(|length: usize| length > limit)
     {
         return Err(ApiError::body_too_large(limit));
     }
-    match text(CONTENT_TYPE) {
+    read(request.into_body(), limit).await
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    match text(headers, &CONTENT_TYPE) {
         Some(kind) if !is_json(kind) => Err(ApiError::malformed(format!(
             "expected the header `Content-Type: application/json`, found `{kind}`"
         ))),

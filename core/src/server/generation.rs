@@ -39,6 +39,21 @@ impl Delta {
         self.finish = self.finish.take().or(later.finish);
     }
 
+    /// Adds text; a stop string in it is the end.
+    pub(super) fn add_text(&mut self, piece: TextDelta) {
+        self.text.push_str(&piece.text);
+        if let Some(stop) = piece.stopped {
+            let stop_reason = json!(stop);
+            self.finish =
+                Some(Finish { reason: "stop", stop_reason, num_cached_tokens: 0, beam_score: None });
+        }
+    }
+
+    /// Score of the hypothesis, in the last delta of a beam search.
+    pub(super) fn beam_score(&self) -> Option<f32> {
+        self.finish.as_ref()?.beam_score
+    }
+
     /// `finish_reason` and `stop_reason` of a choice; null before the end.
     pub(super) fn reasons(&self) -> (Option<&'static str>, Value) {
         match &self.finish {
@@ -57,6 +72,8 @@ pub(crate) struct Finish {
     pub(crate) stop_reason: Value,
     /// Prompt tokens found in the prefix cache.
     pub(crate) num_cached_tokens: usize,
+    /// Score of the hypothesis, for beam search.
+    pub(crate) beam_score: Option<f32>,
 }
 
 /// How to read the engine's tokens.
@@ -146,6 +163,9 @@ impl Generation {
             Event::Finished { reason, num_cached_tokens } => {
                 self.finished(reason, num_cached_tokens).map(Some)
             }
+            Event::Hypotheses(_) => {
+                Err(EngineError::Internal("hypotheses for a request without beams".to_owned()))
+            }
             Event::Failed(error) => Err(error),
         }
     }
@@ -166,14 +186,15 @@ impl Generation {
         self.release_held(&mut delta)?;
         if let (None, Some(stream)) = (&delta.finish, &mut self.options.text) {
             let rest = stream.finish()?;
-            append(&mut delta, rest);
+            delta.add_text(rest);
         }
         let (reason, stop_reason) = match reason {
             FinishReason::Stop { token } => ("stop", json!(token)),
             FinishReason::Length => ("length", Value::Null),
             FinishReason::Abort => ("abort", Value::Null),
         };
-        let finish = delta.finish.get_or_insert(Finish { reason, stop_reason, num_cached_tokens });
+        let finish =
+            delta.finish.get_or_insert(Finish { reason, stop_reason, num_cached_tokens, beam_score: None });
         finish.num_cached_tokens = num_cached_tokens;
         Ok(delta)
     }
@@ -195,16 +216,9 @@ impl Generation {
         delta.logprobs.extend(logprobs);
         if let Some(stream) = &mut self.options.text {
             let piece = stream.push(token)?;
-            append(delta, piece);
+            delta.add_text(piece);
         }
         Ok(())
-    }
-}
-
-fn append(delta: &mut Delta, piece: TextDelta) {
-    delta.text.push_str(&piece.text);
-    if let Some(stop) = piece.stopped {
-        delta.finish = Some(Finish { reason: "stop", stop_reason: json!(stop), num_cached_tokens: 0 });
     }
 }
 

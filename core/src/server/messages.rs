@@ -5,20 +5,22 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
+use super::images::{self, ImagePart};
 use super::text::Chat;
 
-/// Reads what is rendered: messages, tools and template variables.
-pub(super) fn read(fields: &mut Fields, app: &App) -> Result<Chat, ApiError> {
+/// Reads what is rendered (messages, tools and template variables) and the images among it, in order.
+pub(super) fn read(fields: &mut Fields, app: &App) -> Result<(Chat, Vec<ImagePart>), ApiError> {
     let messages = fields
         .array("messages")?
         .ok_or_else(|| ApiError::invalid("messages", "`messages` is missing; send at least one message"))?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages`: expected at least one message, found none"));
     }
+    let mut images = Vec::new();
     let messages = messages
         .into_iter()
         .enumerate()
-        .map(|(i, value)| message(&format!("messages[{i}]"), value))
+        .map(|(i, value)| message(&format!("messages[{i}]"), value, &mut images))
         .collect::<Result<Vec<_>, _>>()?;
     let continue_final_message = fields.boolean("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt = fields.boolean("add_generation_prompt")?;
@@ -26,14 +28,15 @@ pub(super) fn read(fields: &mut Fields, app: &App) -> Result<Chat, ApiError> {
         let message = "`continue_final_message` and `add_generation_prompt` cannot both be true";
         return Err(ApiError::invalid("continue_final_message", message));
     }
-    Ok(Chat {
+    let chat = Chat {
         messages,
         tools: tools(fields)?,
         documents: objects(fields, "documents")?,
         add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
         continue_final_message,
         kwargs: template_variables(fields, &app.options.chat_template_kwargs)?,
-    })
+    };
+    Ok((chat, images))
 }
 
 /// The server's variables, overridden by `reasoning_effort` and `chat_template_kwargs` of the request.
@@ -71,8 +74,9 @@ fn objects(fields: &mut Fields, name: &str) -> Result<Vec<Value>, ApiError> {
     }
 }
 
-/// One message with its content as a string (or null), `developer` as `system`, and tool arguments as objects.
-fn message(path: &str, value: Value) -> Result<Value, ApiError> {
+/// One message with `developer` as `system` and tool arguments as objects. Its content is a string (or null), or a list of
+/// parts if there are images among them.
+fn message(path: &str, value: Value, images: &mut Vec<ImagePart>) -> Result<Value, ApiError> {
     let mut fields = Fields::of(path, value)?;
     let role_path = fields.path("role");
     let role = fields.string("role")?.ok_or_else(|| {
@@ -86,7 +90,7 @@ fn message(path: &str, value: Value) -> Result<Value, ApiError> {
             let message = format!("`{content_path}` is missing; a {role} message needs text");
             return Err(ApiError::invalid(content_path, message));
         }
-        Some(content) => Value::String(text_of(&content_path, content)?),
+        Some(content) => content_of(&content_path, content, images)?,
     };
     let tool_calls = fields.array("tool_calls")?;
     let mut message = json!({ "role": role, "content": content });
@@ -99,31 +103,54 @@ fn message(path: &str, value: Value) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-/// A string, or text parts joined by newlines.
-fn text_of(path: &str, content: Value) -> Result<String, ApiError> {
-    let parts = match content {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        other => return Err(mismatch(path, "a string or an array of text parts", &other)),
-    };
-    let texts = parts.into_iter().enumerate().map(|(i, part)| part_text(&format!("{path}[{i}]"), part));
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+/// A part of a message.
+enum Part {
+    Text(String),
+    Image(ImagePart),
 }
 
-fn part_text(path: &str, part: Value) -> Result<String, ApiError> {
+/// A string; text parts joined by newlines; with images, the parts as templates read them.
+fn content_of(path: &str, content: Value, images: &mut Vec<ImagePart>) -> Result<Value, ApiError> {
+    let parts = match content {
+        Value::String(text) => return Ok(Value::String(text)),
+        Value::Array(parts) => parts,
+        other => return Err(mismatch(path, "a string or an array of parts", &other)),
+    };
+    let parts = parts.into_iter().enumerate().map(|(i, part)| read_part(&format!("{path}[{i}]"), part));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    if parts.iter().all(|part| matches!(part, Part::Text(_))) {
+        let text = |part: &Part| if let Part::Text(text) = part { text.clone() } else { String::new() };
+        return Ok(Value::String(parts.iter().map(text).collect::<Vec<_>>().join("\n")));
+    }
+    let shown = parts.into_iter().map(|part| match part {
+        Part::Text(text) => json!({ "type": "text", "text": text }),
+        Part::Image(image) => {
+            images.push(image);
+            json!({ "type": "image" })
+        }
+    });
+    Ok(shown.collect())
+}
+
+fn read_part(path: &str, part: Value) -> Result<Part, ApiError> {
     if let Value::String(text) = part {
-        return Ok(text);
+        return Ok(Part::Text(text));
     }
     let mut part = Fields::of(path, part)?;
-    let kind = part.string("type")?.unwrap_or_else(|| "text".to_owned());
-    if kind != "text" {
-        let note = format!("only parts of type `text` are, found `{kind}`");
-        return Err(ApiError::unsupported(part.path("type"), &note));
+    match part.string("type")?.as_deref() {
+        None | Some("text") => {
+            let path = part.path("text");
+            part.take("text")
+                .ok_or_else(|| ApiError::invalid(&path, format!("`{path}` is missing")))
+                .and_then(|text| string(&path, text))
+                .map(Part::Text)
+        }
+        Some("image_url") => images::read_part(&mut part).map(Part::Image),
+        Some(kind) => {
+            let note = format!("only parts of type `text` and `image_url` are, found `{kind}`");
+            Err(ApiError::unsupported(part.path("type"), &note))
+        }
     }
-    let path = part.path("text");
-    part.take("text")
-        .ok_or_else(|| ApiError::invalid(&path, format!("`{path}` is missing")))
-        .and_then(|text| string(&path, text))
 }
 
 /// Templates walk over arguments as objects; clients send them as JSON text.

@@ -140,6 +140,12 @@ impl Timer {
         self.tokens += 1;
     }
 
+    /// All tokens have arrived together, as those of a beam search do.
+    pub(super) fn tokens_at_once(&mut self, tokens: usize) {
+        histogram!(TIME_TO_FIRST_TOKEN).record(self.arrival.elapsed());
+        self.tokens += tokens;
+    }
+
     /// The generation has ended for `reason`.
     pub(super) fn finish(&mut self, reason: &'static str) {
         if std::mem::replace(&mut self.finished, true) {

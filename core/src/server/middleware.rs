@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::app::App;
 use super::error::ApiError;
+use super::translate;
 
 const REQUEST_ID: &str = "x-request-id";
 /// Longer ids of clients are replaced.
@@ -46,16 +47,27 @@ fn new_id() -> String {
 /// Lets requests pass that carry the key, or need none.
 pub(super) async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(key) = &app.options.api_key else { return next.run(request).await };
-    if OPEN_PATHS.contains(&request.uri().path()) || carries(&request, key) {
+    let path = request.uri().path();
+    let is_checked_later = translate::KEY_IN_BODY.contains(&path);
+    if OPEN_PATHS.contains(&path) || is_checked_later || carries(&request, key) {
         return next.run(request).await;
     }
-    ApiError::unauthorized("missing or wrong API key; send the header `Authorization: Bearer KEY`")
-        .into_response()
+    let error =
+        ApiError::unauthorized("missing or wrong API key; send the header `Authorization: Bearer KEY`");
+    if path == translate::LANGUAGES {
+        return translate::in_libretranslates_shape(&error);
+    }
+    error.into_response()
 }
 
-fn carries(request: &Request, key: &str) -> bool {
+/// Whether a request has the key in its header.
+pub(super) fn carries(request: &Request, key: &str) -> bool {
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some((scheme, given)) = given.and_then(|value| value.split_once(' ')) else { return false };
-    // Comparing digests takes the same time however much of the key is right.
-    scheme.eq_ignore_ascii_case("bearer") && Sha256::digest(given.trim()) == Sha256::digest(key)
+    scheme.eq_ignore_ascii_case("bearer") && is_key(given.trim(), key)
+}
+
+/// Comparing digests takes the same time however much of the key is right.
+pub(super) fn is_key(given: &str, key: &str) -> bool {
+    Sha256::digest(given) == Sha256::digest(key)
 }

@@ -1,7 +1,9 @@
-//! The HTTP API: OpenAI's endpoints, health and metrics.
+//! The HTTP API: OpenAI's endpoints, LibreTranslate's, health and metrics.
 //!
-//! Talks to the engine through [`Backend`] and to the tokenizer through [`Text`], and knows nothing else of the model.
-//! Every answer that is not a success has OpenAI's error body. A request stops in the engine when its client goes away.
+//! Talks to the engine through [`Backend`], to the tokenizer through [`Text`] and to languages through
+//! [`Translation`](crate::translation::Translation), and knows nothing else of the model. Every answer that is not a
+//! success has OpenAI's error body, or LibreTranslate's on its endpoints. A request stops in the engine when its client
+//! goes away.
 //! `docs/http-api.md` lists endpoints and fields.
 
 use std::sync::Arc;
@@ -13,12 +15,15 @@ use axum::routing::{get, post};
 
 mod app;
 mod backend;
+mod beams;
 mod chat;
 mod completions;
 mod error;
 mod extract;
 mod fields;
 pub(crate) mod generation;
+mod images;
+mod languages;
 mod listen;
 mod logprobs;
 mod messages;
@@ -31,6 +36,7 @@ mod sse;
 mod status;
 mod text;
 mod tokenize;
+mod translate;
 mod unsupported;
 
 pub use app::{App, ServerOptions};
@@ -51,6 +57,9 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(status::model))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/translate", post(translate::translate))
+        .route("/detect", post(translate::detect))
+        .route("/languages", get(translate::languages))
         .route("/health", get(status::health))
         .route("/ping", get(status::ping).post(status::ping))
         .route("/load", get(status::load))

@@ -1,20 +1,35 @@
 //! Prompts: text or token ids, truncation, and the context length.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::backend::ServedModel;
 use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
+use super::languages::Translatable;
 use super::sampling::{count, tokens};
 use super::text::Text;
+use crate::sched::SequenceImages;
 
 /// One prompt, ready for the engine.
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     /// Never empty, shorter than the context.
     pub(super) tokens: Vec<u32>,
+    /// What an encoder reads, for a model that has one.
+    pub(super) source: Option<Vec<u32>>,
     /// Most tokens to generate; 0 only scores the prompt.
     pub(super) max_tokens: usize,
+    /// What placeholder tokens stand for.
+    pub(super) images: Option<Arc<SequenceImages>>,
+}
+
+impl Prompt {
+    /// Tokens that the model reads before it writes.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.tokens.len() + self.source.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// A prompt as the client wrote it.
@@ -61,7 +76,21 @@ impl Lengths {
         if tokens.len() > model.max_model_len || max_tokens > room || (room == 0 && wants_output) {
             return Err(self.too_long(tokens.len(), model.max_model_len));
         }
-        Ok(Prompt { tokens, max_tokens })
+        Ok(Prompt { tokens, source: None, max_tokens, images: None })
+    }
+
+    /// Finds room for the translation of a source.
+    pub(super) fn fit_translation(
+        &self,
+        translatable: Translatable,
+        model: &ServedModel,
+    ) -> Result<Prompt, ApiError> {
+        if self.truncate.is_some() {
+            let message = "`truncate_prompt_tokens` would cut a text that is to be translated; leave it out";
+            return Err(ApiError::invalid("truncate_prompt_tokens", message));
+        }
+        let prompt = self.fit(translatable.start, model)?;
+        Ok(Prompt { source: Some(translatable.source), ..prompt })
     }
 
     fn too_long(&self, prompt: usize, limit: usize) -> ApiError {

@@ -12,9 +12,9 @@ use super::error::ApiError;
 use super::fields::{Fields, mismatch, string};
 use super::generation::{Delta, Generation, OutputOptions, TokenNames};
 use super::prompt::Prompt;
-use super::text::StreamOptions;
-use super::{metrics, sampling, unsupported};
-use crate::sched::{GenerateRequest, SamplingParams};
+use super::text::{StreamOptions, Text};
+use super::{beams, metrics, sampling, unsupported};
+use crate::sched::{BeamParams, GenerateRequest, SamplingParams};
 
 /// Most choices (prompts times `n`) of one HTTP request.
 const MAX_CHOICES: usize = 1024;
@@ -34,6 +34,7 @@ pub(super) struct StreamUsage {
 pub(super) struct Common {
     pub(super) n: usize,
     pub(super) sampling: SamplingParams,
+    pub(super) beams: Option<BeamParams>,
     pub(super) output: StreamOptions,
     pub(super) stream: Option<StreamUsage>,
     pub(super) return_token_ids: bool,
@@ -48,6 +49,8 @@ impl Common {
     ) -> Result<Self, ApiError> {
         unsupported::refuse(fields)?;
         let n = sampling::count(fields, "n", 1)?.unwrap_or(1);
+        let default_num_beams = model.translation.as_ref().map_or(1, |t| t.default_num_beams);
+        let beams = beams::read(fields, n, default_num_beams)?;
         let mut sampling = sampling::read(fields, &model.defaults, model.vocab_size)?;
         sampling.prompt_logprobs = logprob_count(fields, "prompt_logprobs", max_logprobs)?;
         let output = StreamOptions {
@@ -67,7 +70,7 @@ impl Common {
         let return_token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
         let as_ids = fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false);
         let names = TokenNames { text: model.text.clone(), as_ids };
-        Ok(Self { n, sampling, output, stream, return_token_ids, names })
+        Ok(Self { n, sampling, beams, output, stream, return_token_ids, names })
     }
 }
 
@@ -186,7 +189,7 @@ pub(super) struct Job {
 impl Job {
     /// Logs sizes and parameters, never text.
     pub(super) fn log(&self) {
-        let prompt_tokens: usize = self.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let prompt_tokens: usize = self.prompts.iter().map(Prompt::num_tokens).sum();
         tracing::info!(
             id = %self.envelope.id,
             prompts = self.prompts.len(),
@@ -235,17 +238,39 @@ impl Job {
         let longest = self.prompts.iter().map(|prompt| prompt.max_tokens).max();
         metrics::record_params(self.common.n, longest.unwrap_or_default());
         let terminators = self.terminators(model);
+        let streams = if self.common.beams.is_some() {
+            self.searches(model, &terminators)?
+        } else {
+            self.generations(model, &terminators)?
+        };
+        let prompt_tokens = self.prompts.iter().map(Prompt::num_tokens).collect();
+        let usage = Usage::new(prompt_tokens, self.common.n);
+        Ok(Choices { streams, usage })
+    }
+
+    /// One generation per choice.
+    fn generations(&self, model: &ServedModel, terminators: &Arc<[u32]>) -> Result<Streams, ApiError> {
         let generations = (0..self.num_choices())
-            .map(|choice| self.generation(model, choice, terminators.clone()))
+            .map(|choice| self.generation(model, choice, terminators))
             .collect::<Result<Vec<_>, _>>()?;
         let streams = generations.into_iter().enumerate().map(|(choice, generation)| {
             unfold(generation, |mut generation| async move { Some((generation.next().await?, generation)) })
                 .map(move |delta| (choice, delta.map_err(ApiError::from)))
                 .boxed()
         });
-        let prompt_tokens = self.prompts.iter().map(|prompt| prompt.tokens.len()).collect();
-        let usage = Usage::new(prompt_tokens, self.common.n);
-        Ok(Choices { streams: streams.collect(), usage })
+        Ok(streams.collect())
+    }
+
+    pub(super) fn request(&self, prompt: &Prompt) -> GenerateRequest {
+        let mut sampling = self.common.sampling.clone();
+        sampling.max_tokens = prompt.max_tokens;
+        let request = GenerateRequest::new(prompt.tokens.clone(), sampling);
+        GenerateRequest {
+            source: prompt.source.clone(),
+            images: prompt.images.clone(),
+            beams: self.common.beams,
+            ..request
+        }
     }
 
     fn terminators(&self, model: &ServedModel) -> Arc<[u32]> {
@@ -258,25 +283,37 @@ impl Job {
         &self,
         model: &ServedModel,
         choice: usize,
-        terminators: Arc<[u32]>,
+        terminators: &Arc<[u32]>,
     ) -> Result<Generation, ApiError> {
         let prompt = self.prompt_of(choice);
-        let mut sampling = self.common.sampling.clone();
-        sampling.max_tokens = prompt.max_tokens;
+        let mut request = self.request(prompt);
         let sibling = (choice % self.common.n) as u64;
-        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(sibling));
-        let output = &self.common.output;
-        let text = model.text.as_ref().map(|text| text.stream(&prompt.tokens, output));
-        let include_terminator = output.include_stop_str_in_output;
-        let options = OutputOptions { terminators, include_terminator, text };
-        let request = GenerateRequest::new(prompt.tokens.clone(), sampling);
+        request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(sibling));
+        let options = output_options(model.text.as_deref(), &prompt.tokens, &self.common.output, terminators);
         Ok(Generation::start(model.engine.as_ref(), request, options, self.arrival)?)
     }
 }
 
+/// How to read the engine's tokens for one choice.
+pub(super) fn output_options(
+    text: Option<&dyn Text>,
+    prompt: &[u32],
+    output: &StreamOptions,
+    terminators: &Arc<[u32]>,
+) -> OutputOptions {
+    OutputOptions {
+        terminators: terminators.clone(),
+        include_terminator: output.include_stop_str_in_output,
+        text: text.map(|text| text.stream(prompt, output)),
+    }
+}
+
+/// The deltas of all choices.
+pub(super) type Streams = SelectAll<BoxStream<'static, (usize, Result<Delta, ApiError>)>>;
+
 /// The running choices of one request, and what they have used so far. Dropping it aborts them all.
 pub(super) struct Choices {
-    streams: SelectAll<BoxStream<'static, (usize, Result<Delta, ApiError>)>>,
+    streams: Streams,
     pub(super) usage: Usage,
 }
 

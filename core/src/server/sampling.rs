@@ -21,6 +21,8 @@ pub struct SamplingDefaults {
     pub repetition_penalty: Option<f32>,
     /// Most tokens to generate when a request does not say.
     pub max_new_tokens: Option<usize>,
+    /// See [`SamplingParams::no_repeat_ngram_size`].
+    pub no_repeat_ngram_size: Option<usize>,
 }
 
 impl SamplingDefaults {
@@ -34,6 +36,7 @@ impl SamplingDefaults {
             top_k: self.top_k.unwrap_or(neutral.top_k),
             min_p: self.min_p.unwrap_or(neutral.min_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            no_repeat_ngram_size: self.no_repeat_ngram_size.unwrap_or(neutral.no_repeat_ngram_size),
             ..neutral
         }
     }
@@ -58,6 +61,7 @@ pub(super) fn read(
         frequency_penalty: ranged(fields, "frequency_penalty", 0.0, "from -2 to 2", |p| p.abs() <= 2.0)?,
         logit_bias: logit_bias(fields, vocab_size)?,
         seed: fields.integer("seed")?.map(|seed| seed as u64),
+        no_repeat_ngram_size: count(fields, "no_repeat_ngram_size", 0)?.unwrap_or(base.no_repeat_ngram_size),
         min_tokens: count(fields, "min_tokens", 0)?.unwrap_or(0),
         stop_token_ids: token_ids(fields, "stop_token_ids", vocab_size)?.unwrap_or_default(),
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),

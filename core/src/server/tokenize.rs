@@ -11,6 +11,7 @@ use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
 use super::generation::TokenNames;
+use super::images;
 use super::messages;
 use super::prompt::require_text;
 use super::request::{note_unknown, off_thread};
@@ -40,9 +41,10 @@ fn encode(mut fields: Fields, app: &App) -> Result<Value, ApiError> {
     let tokens = if let Some(prompt) = fields.string("prompt")? {
         require_text(model, "prompt")?.encode(&prompt, add_special_tokens.unwrap_or(true))?
     } else {
-        let chat = messages::read(&mut fields, app)?;
+        let (chat, parts) = messages::read(&mut fields, app)?;
         let text = require_text(model, "messages")?;
-        text.encode(&text.render_chat(&chat)?, add_special_tokens.unwrap_or(false))?
+        let tokens = text.encode(&text.render_chat(&chat)?, add_special_tokens.unwrap_or(false))?;
+        images::place(tokens, &parts, model)?.0
     };
     note_unknown(&fields);
     let names = TokenNames { text: model.text.clone(), as_ids: false };

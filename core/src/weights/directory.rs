@@ -84,6 +84,9 @@ impl ModelSource {
             return Err(WeightsError::SplitGguf { path: file.to_owned(), parts });
         }
         let headers = Headers::from_gguf(parsed).map_err(WeightsError::checkpoint(file))?;
+        if headers.is_empty() {
+            return Err(WeightsError::NoTensors { path: file.to_owned() });
+        }
         Ok(Self { path: path.to_owned(), files: vec![Arc::new(mapped)], headers, config: None })
     }
 

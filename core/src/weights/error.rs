@@ -21,6 +21,12 @@ pub enum WeightsError {
         /// What the system said.
         source: io::Error,
     },
+    /// A GGUF file that describes a model and carries none: a vocabulary, or the first part of a split file.
+    #[error("{} has no tensors: it is a vocabulary or a part of a split model; give a file with weights", path.display())]
+    NoTensors {
+        /// The file.
+        path: PathBuf,
+    },
     /// A path that is neither a directory nor a regular file.
     #[error("{} is no regular file", path.display())]
     NotAFile {

@@ -9,6 +9,7 @@
 mod fake_runner;
 
 mod batching;
+mod beams;
 mod faults;
 mod lifecycle;
 mod logprobs;
@@ -16,13 +17,14 @@ mod metrics;
 mod prefix;
 mod sampling;
 mod sources;
+mod speculative;
 
 use fake_runner::{FakeModel, FakeRunner};
 use metrale_core::EngineError;
 use metrale_core::exec::RunnerLimits;
 use metrale_core::sched::{
-    EngineHandle, EngineSnapshot, Event, FinishReason, GenerateRequest, Generation, PositionLogprobs,
-    SamplingParams, SchedulerConfig,
+    BeamParams, EarlyStopping, EngineHandle, EngineSnapshot, Event, FinishReason, GenerateRequest,
+    Generation, Hypothesis, PositionLogprobs, SamplingParams, SchedulerConfig,
 };
 
 const VOCAB_SIZE: usize = 61;
@@ -37,6 +39,7 @@ fn limits() -> RunnerLimits {
         num_blocks: 4096,
         vocab_size: VOCAB_SIZE,
         has_recurrent_state: false,
+        max_num_drafts: 0,
         source: None,
     }
 }
@@ -65,6 +68,7 @@ struct Answer {
     tokens: Vec<u32>,
     logprobs: Vec<PositionLogprobs>,
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    hypotheses: Vec<Hypothesis>,
     reason: Option<FinishReason>,
     num_cached_tokens: usize,
     error: Option<String>,
@@ -90,6 +94,7 @@ fn answer(generation: &mut Generation) -> Answer {
                 answer.reason = Some(reason);
                 answer.num_cached_tokens = num_cached_tokens;
             }
+            Event::Hypotheses(found) => answer.hypotheses = found,
             Event::Failed(error) => answer.error = Some(error.to_string()),
         }
     }

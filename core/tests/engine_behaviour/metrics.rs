@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::*;
+use metrale_core::speculative::{DraftMethod, SpeculativeConfig};
 
 #[test]
 fn metrics_have_vllms_names() {
@@ -16,6 +17,14 @@ fn metrics_have_vllms_names() {
     run_together(&engine, &[request(&[1; 20], greedy(1)), request(&[1; 20], greedy(1))]);
     answer(&mut engine.submit(request(&[1; 20], greedy(1))).unwrap());
     settled(&engine);
+    let method = DraftMethod::Mtp;
+    let speculative = Some(SpeculativeConfig { method, num_speculative_tokens: 3 });
+    let config = SchedulerConfig { speculative, ..SchedulerConfig::default() };
+    let runner = FakeRunner::new(RunnerLimits { max_num_drafts: 3, ..limits }).with_drafter(70);
+    let drafting = EngineHandle::spawn(Box::new(runner), config);
+    run_together(&drafting, &requests);
+    let drafts = settled(&drafting).drafts;
+    assert!(drafts.num_accepted_per_pos[2] > 0, "{drafts:?}");
 
     let names = [
         "vllm:num_requests_running 0",
@@ -44,4 +53,17 @@ fn metrics_have_vllms_names() {
     let unused = r#"metrale:prefix_cache_unused_tokens_total{reason="no_state_snapshot"} "#;
     let line = text.lines().find(|line| line.starts_with(unused)).unwrap_or_else(|| panic!("{text}"));
     assert!(!line.ends_with(" 0"), "cached pages without state are counted: {line}");
+
+    let value = |name: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}")).parse().unwrap()
+    };
+    // Engines of other tests count too.
+    assert!(value("vllm:spec_decode_num_drafts_total") >= drafts.num_drafts);
+    assert!(value("vllm:spec_decode_num_draft_tokens_total") >= drafts.num_draft_tokens);
+    assert!(value("vllm:spec_decode_num_accepted_tokens_total") >= drafts.num_accepted_tokens());
+    for (position, count) in drafts.num_accepted_per_pos.iter().enumerate() {
+        let name = format!("vllm:spec_decode_num_accepted_tokens_per_pos_total{{position=\"{position}\"}}");
+        assert!(value(&name) >= *count && *count > 0, "{name}");
+    }
 }

@@ -111,3 +111,21 @@ fn penalties_survive_preemption() {
     assert_eq!(texts(&run_together(&engine, &requests)), alone);
     assert!(settled(&engine).num_preemptions > 0);
 }
+
+#[test]
+fn no_run_of_tokens_repeats_that_must_not() {
+    let engine = EngineHandle::spawn(Box::new(FakeRunner::new(limits())), SchedulerConfig::default());
+    let sampling = SamplingParams { no_repeat_ngram_size: 1, ..greedy(40) };
+    let output = texts(&run_together(&engine, &[request(&[1, 2, 3], sampling)])).remove(0);
+    let all: std::collections::HashSet<u32> = [1, 2, 3].into_iter().chain(output).collect();
+    assert_eq!(all.len(), 43, "every token of prompt and output is another");
+
+    // A model that always says the same: no pair of tokens comes twice.
+    let same = FakeRunner::new(limits()).with_hook(|_, logits| {
+        logits.data.chunks_mut(VOCAB_SIZE).for_each(|row| (0..).zip(row).for_each(|(i, l)| *l = -(i as f32)));
+        Ok(())
+    });
+    let engine = EngineHandle::spawn(Box::new(same), SchedulerConfig::default());
+    let sampling = SamplingParams { no_repeat_ngram_size: 2, ..greedy(5) };
+    assert_eq!(texts(&run_together(&engine, &[request(&[0], sampling)])), [[0, 1, 0, 2, 0]]);
+}

@@ -6,6 +6,7 @@
 mod boundary;
 mod broken;
 mod commands;
+mod damage;
 mod documents;
 mod files;
 mod future;

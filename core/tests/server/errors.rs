@@ -150,9 +150,7 @@ async fn fields_that_would_change_the_output_are_refused_unless_neutral() {
     let server = TestServer::replying("x").await;
     let completion = |field: &str, value: &Value| json!({ "prompt": "a", field: value });
     for (field, value, neutral) in [
-        ("best_of", json!(2), json!(1)),
         ("suffix", json!("z"), json!("")),
-        ("use_beam_search", json!(true), json!(false)),
         ("guided_regex", json!("a*"), Value::Null),
         ("bad_words", json!(["x"]), json!([])),
         ("response_format", json!({ "type": "json_object" }), json!({ "type": "text" })),
@@ -171,7 +169,14 @@ async fn fields_that_would_change_the_output_are_refused_unless_neutral() {
     }
     let image = json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]);
     let refused = server.client.post("/v1/chat/completions", &json!({ "messages": image })).await;
-    assert_error(&refused, 400, Some("messages[0].content[0].type"), &["image_url"]);
+    assert_error(&refused, 400, Some("messages[0].content[0].image_url.url"), &["is missing"]);
+    let part = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,AA==" } });
+    let image = json!([{ "role": "user", "content": [part] }]);
+    let refused = server.client.post("/v1/chat/completions", &json!({ "messages": image })).await;
+    assert_error(&refused, 400, Some("messages[0].content[0].image_url.url"), &["text only"]);
+    let sound = json!([{ "role": "user", "content": [{ "type": "input_audio", "input_audio": {} }] }]);
+    let refused = server.client.post("/v1/chat/completions", &json!({ "messages": sound })).await;
+    assert_error(&refused, 400, Some("messages[0].content[0].type"), &["input_audio"]);
 }
 
 #[tokio::test]

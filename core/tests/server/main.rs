@@ -2,6 +2,7 @@
 
 #![allow(clippy::format_push_string, clippy::unwrap_used, clippy::panic)]
 
+mod beams;
 mod chat;
 mod completions;
 mod errors;
@@ -9,3 +10,4 @@ mod lifecycle;
 mod metrics;
 mod streaming;
 mod support;
+mod translate;

@@ -7,6 +7,7 @@ pub use super::sequence::SlotSequence;
 use super::sequence::layout;
 use super::shared::SharedSlice;
 use super::simd::Simd;
+pub use super::slot_state::{DraftRows, KeptInputs, SlotState};
 use crate::error::{Result, ensure_len, ensure_value};
 
 /// Channels of a unit of work.
@@ -28,19 +29,21 @@ pub struct Conv1d<'a> {
 /// `out[t, c] = activation(bias[c] + Σ_i weight[c, i] * x[t - kernel + 1 + i, c])` for x, out `[T, channels]`.
 ///
 /// `state` is `[slots, kernel - 1, channels]`: the last inputs of a slot's sequence, oldest first. It supplies the
-/// inputs before a sequence's first row and receives the last ones; a new sequence starts from a zeroed slot.
+/// inputs before a sequence's first row and receives the last ones; a new sequence starts from a zeroed slot. The kept
+/// inputs of a draft row are its `[channels]`.
 ///
 /// # Errors
 /// A length does not fit, or a slot does not exist or is used twice.
-pub fn causal_conv1d(
+pub fn causal_conv1d<'a>(
     cpu: &Cpu,
     conv: Conv1d<'_>,
     x: &[f32],
     sequences: &[SlotSequence],
-    state: &mut [f32],
+    state: impl Into<SlotState<'a>>,
     out: &mut [f32],
 ) -> Result<()> {
     const OP: &str = "causal_conv1d";
+    let mut state = state.into();
     let kernel = conv.kernel;
     ensure_value(OP, "kernel", kernel, kernel > 0, "at least 1")?;
     let channels = conv.weight.len() / kernel;
@@ -53,12 +56,14 @@ pub fn causal_conv1d(
     )?;
     conv.bias.map_or(Ok(()), |b| ensure_len(OP, "bias", b.len(), channels))?;
     let slot_len = (kernel - 1) * channels;
-    let num_slots = state.len().checked_div(slot_len).unwrap_or(usize::from(u16::MAX));
-    ensure_len(OP, "state", state.len(), num_slots * slot_len)?;
+    let num_slots = state.values.len().checked_div(slot_len).unwrap_or(usize::from(u16::MAX));
+    ensure_len(OP, "state", state.values.len(), num_slots * slot_len)?;
     let (starts, rows) = layout(OP, sequences, num_slots)?;
+    state.check(OP, sequences, channels)?;
     ensure_len(OP, "x", x.len(), rows * channels)?;
     ensure_len(OP, "out", out.len(), rows * channels)?;
-    let (state, out) = (SharedSlice::new(state), SharedSlice::new(out));
+    let (values, drafts) = state.split();
+    let (values, out) = (SharedSlice::new(values), SharedSlice::new(out));
     let parts = channels.div_ceil(CHANNELS);
     let grain = if rows * channels < 1 << 12 { parts * sequences.len() } else { 1 };
     cpu.pool().for_each(parts * sequences.len(), grain, |units| {
@@ -66,10 +71,26 @@ pub fn causal_conv1d(
             let (s, part) = (unit / parts, unit % parts);
             let first = part * CHANNELS;
             let count = CHANNELS.min(channels - first);
-            let sequence = sequences[s];
-            let job = Job { conv, x, channels, first, count, start: starts[s], sequence, state, out };
-            cpu.launch(job);
+            let (sequence, num_drafts) = (sequences[s], drafts.of(s).num_drafts);
+            let accepted = drafts.accepted(s, sequence.slot, channels);
+            let start = starts[s];
+            cpu.launch(Job {
+                conv,
+                x,
+                channels,
+                first,
+                count,
+                start,
+                sequence,
+                accepted,
+                num_drafts,
+                state: values,
+                out,
+            });
         }
+    });
+    state.keep(sequences, &starts, channels, |t, kept| {
+        kept.copy_from_slice(&x[t * channels..(t + 1) * channels]);
     });
     Ok(())
 }
@@ -83,6 +104,9 @@ struct Job<'a> {
     count: usize,
     start: usize,
     sequence: SlotSequence,
+    /// `[num_accepted, channels]`
+    accepted: &'a [f32],
+    num_drafts: usize,
     state: SharedSlice<'a, f32>,
     out: SharedSlice<'a, f32>,
 }
@@ -96,7 +120,19 @@ impl Kernel for Job<'_> {
             // SAFETY: the row lies in the state, whose length was checked; slots and channels are this job's own.
             unsafe { self.state.part(at..at + self.count) }
         };
+        // The state takes in the first `num_rows` of `rows`, which follow it.
+        let advance = |rows: &[f32], num_rows: usize| {
+            for i in 0..if num_rows == 0 { 0 } else { past } {
+                if num_rows + i >= past {
+                    let at = (num_rows + i - past) * self.channels + self.first;
+                    state_row(i).copy_from_slice(&rows[at..at + self.count]);
+                } else {
+                    state_row(i).copy_from_slice(state_row(i + num_rows));
+                }
+            }
+        };
         let x_row = |t: usize| &self.x[(self.start + t) * self.channels + self.first..][..self.count];
+        advance(self.accepted, self.accepted.len() / self.channels);
         for t in 0..self.sequence.num_tokens {
             let at = (self.start + t) * self.channels + self.first;
             // SAFETY: rows and channels are this job's own; the length was checked.
@@ -112,13 +148,6 @@ impl Kernel for Job<'_> {
             }
             self.conv.activation.apply(out);
         }
-        let n = self.sequence.num_tokens;
-        for i in 0..past {
-            if n + i >= past {
-                state_row(i).copy_from_slice(x_row(n + i - past));
-            } else {
-                state_row(i).copy_from_slice(state_row(i + n));
-            }
-        }
+        advance(&self.x[self.start * self.channels..], self.sequence.num_tokens - self.num_drafts);
     }
 }

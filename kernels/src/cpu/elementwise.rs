@@ -55,6 +55,63 @@ pub enum Binary {
     SiluMul,
 }
 
+/// How a gate and what it lets through become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Gate {
+    /// f(gate) * up.
+    Unary(Unary),
+    /// silu(min(gate, limit)) * clamp(up, ±limit).
+    ClampedSilu {
+        /// Largest gate, largest magnitude of up.
+        limit: f32,
+    },
+    /// g * sigmoid(alpha * g) * (clamp(up, ±limit) + 1) with g = min(gate, limit).
+    SwigluOai {
+        /// Largest gate, largest magnitude of up.
+        limit: f32,
+        /// Slope of the sigmoid.
+        alpha: f32,
+    },
+}
+
+impl From<Unary> for Gate {
+    fn from(f: Unary) -> Self {
+        Self::Unary(f)
+    }
+}
+
+/// min(max(v, low), high); a NaN stays.
+#[inline(always)]
+fn clamp(v: f32, low: f32, high: f32) -> f32 {
+    let raised = if v < low { low } else { v };
+    if raised > high { high } else { raised }
+}
+
+impl Gate {
+    /// gate = f(gate, up).
+    #[inline(always)]
+    pub(crate) fn apply(self, gate: &mut [f32], up: &[f32]) {
+        #[inline(always)]
+        fn each(gate: &mut [f32], up: &[f32], f: impl Fn(f32, f32) -> f32) {
+            gate.iter_mut().zip(up).for_each(|(g, u)| *g = f(*g, *u));
+        }
+        let below = |g, limit| clamp(g, f32::NEG_INFINITY, limit);
+        match self {
+            Self::Unary(f) => {
+                f.apply(gate);
+                each(gate, up, |g, u| g * u);
+            }
+            Self::ClampedSilu { limit } => {
+                each(gate, up, |g, u| math::silu(below(g, limit)) * clamp(u, -limit, limit));
+            }
+            Self::SwigluOai { limit, alpha } => each(gate, up, |g, u| {
+                let g = below(g, limit);
+                g * math::sigmoid(alpha * g) * (clamp(u, -limit, limit) + 1.0)
+            }),
+        }
+    }
+}
+
 impl Unary {
     /// Applies the function in place.
     #[inline(always)]
@@ -182,12 +239,7 @@ pub fn scale(cpu: &Cpu, x: &[f32], factor: f32, offset: f32, out: &mut [f32]) ->
 
 /// x = min(max(x, low), high); a NaN stays.
 pub fn clamp_in_place(cpu: &Cpu, x: &mut [f32], low: f32, high: f32) {
-    map_parts(cpu, x, |_, x| {
-        for v in x {
-            let raised = if *v < low { low } else { *v };
-            *v = if raised > high { high } else { raised };
-        }
-    });
+    map_parts(cpu, x, |_, x| x.iter_mut().for_each(|v| *v = clamp(*v, low, high)));
 }
 
 /// out = f(gate) * up.

@@ -4,14 +4,14 @@
 //!
 //! | module | launchers |
 //! |---|---|
-//! | [`linear`] | [`linear::linear`]: y = x Wᵀ for several weights that share x, with bias, residual and gated epilogues |
+//! | [`linear`] | [`linear::linear`]: y = x Wᵀ for several weights that share x, with bias, residual and gated epilogues; [`linear::head_linear`]: a weight for every head |
 //! | [`embedding`] | [`embedding::gather`]: rows of a weight of any format |
 //! | [`norm`] | [`norm::rms_norm`], [`norm::add_rms_norm`], [`norm::layer_norm`], [`norm::l2_norm`], [`norm::softmax`] |
 //! | [`elementwise`] | [`elementwise::unary`], [`elementwise::binary`], [`elementwise::scale`], [`elementwise::gated`], [`elementwise::mul_rows`], [`elementwise::copy_columns`] |
 //! | [`rope`] | [`rope::fill_tables`], [`rope::fill_sectioned_tables`], [`rope::rotate`] |
 //! | [`sinusoid`] | [`sinusoid::sinusoid`]: fixed position vectors |
 //! | [`kv_cache`] | [`kv_cache::KvCache`] pages, [`kv_cache::write`] |
-//! | [`attention`] | [`attention::paged`] over a `KvCache` |
+//! //! | [`attention`] | [`attention::paged`] over a `KvCache`, [`attention::paged_selected`] over chosen positions, [`attention::index`] chooses them |
 //! | [`conv`] | [`conv::causal_conv1d`] with per-slot state |
 //! | [`delta_rule`] | [`delta_rule::gated_delta_rule`] with per-slot state |
 //! | [`moe`] | [`moe::route`], [`moe::expert_linear`], [`moe::combine`] |
@@ -38,12 +38,14 @@ mod math;
 pub mod moe;
 pub mod norm;
 pub mod pool;
+pub mod reduce;
 pub mod rope;
 mod scratch;
 mod sequence;
 mod shared;
 mod simd;
 pub mod sinusoid;
+mod slot_state;
 pub mod weight;
 
 pub use isa::Isa;

@@ -3,7 +3,7 @@
 //! A pair is (token, pick): pair p = token * `top_k` + pick. Expert projections compute one row per pair with the
 //! inner products of [`super::linear`], so a row does not depend on how tokens are distributed over experts.
 
-use super::elementwise::{Unary, map_rows};
+use super::elementwise::{Gate, map_rows};
 use super::linear::{Activations, Epilogue, Projected, project_rows};
 use super::{Cpu, Weight, math, norm};
 use crate::error::{KernelError, Result, ensure_len, ensure_value, rows_of};
@@ -184,14 +184,14 @@ impl<'a> Stacked<'a> {
 pub enum ExpertOp<'a> {
     /// y = x Wᵀ.
     Linear(Stacked<'a>),
-    /// y = activation(x gateᵀ) * (x upᵀ).
+    /// y = activation(x gateᵀ, x upᵀ).
     Gated {
         /// Gate weights.
         gate: Stacked<'a>,
         /// Up weights.
         up: Stacked<'a>,
-        /// Applied to the gate.
-        activation: Unary,
+        /// How both become one.
+        activation: Gate,
     },
 }
 
@@ -262,6 +262,30 @@ pub fn expert_linear(
         })
         .collect();
     project_rows(cpu, x, activations, &projected, out)
+}
+
+/// `out[p] += bias[experts[p]]` for every pair p. `bias: [E, W]`, `experts: [P]`, `out: [P, W]`.
+///
+/// # Errors
+/// A length does not fit, or an expert does not exist.
+pub fn add_expert_bias(cpu: &Cpu, bias: &[f32], experts: &[u32], out: &mut [f32]) -> Result<()> {
+    const OP: &str = "add_expert_bias";
+    if experts.is_empty() {
+        return ensure_len(OP, "out", out.len(), 0);
+    }
+    let width = out.len() / experts.len();
+    ensure_len(OP, "out", out.len(), experts.len() * width)?;
+    let num_experts = rows_of(OP, "bias", bias.len(), width)?;
+    let bad = experts.iter().position(|&e| e as usize >= num_experts);
+    if let Some(position) = bad {
+        let found = experts[position] as usize;
+        return Err(KernelError::Index { op: OP, argument: "experts", position, found, limit: num_experts });
+    }
+    map_rows(cpu, width.max(1), out, |pair, out| {
+        let bias = &bias[experts[pair] as usize * width..][..width];
+        out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+    });
+    Ok(())
 }
 
 /// `out[t] = Σ_j weights[t, j] * y[t * top_k + j]` over the picks in order, added to out if `accumulate`.

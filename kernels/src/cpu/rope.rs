@@ -58,23 +58,41 @@ pub fn fill_sectioned_tables(
     attention_factor: f32,
     tables: TablesMut<'_>,
 ) -> Result<()> {
-    const OP: &str = "fill_sectioned_tables";
-    ensure_value(
-        OP,
-        "positions",
-        positions.len(),
-        positions.len().is_multiple_of(3),
-        "three streams of equal length",
-    )?;
-    let num_tokens = positions.len() / 3;
-    fill(inv_freq, num_tokens, attention_factor, tables, |t, j| {
-        let stream = match j % 3 {
-            1 if j < 3 * sections[1] => 1,
-            2 if j < 3 * sections[2] => 2,
-            _ => 0,
-        };
-        positions[stream * num_tokens + t]
+    fill_streams(inv_freq, positions, attention_factor, tables, |j| match j % 3 {
+        1 if j < 3 * sections[1] => 1,
+        2 if j < 3 * sections[2] => 2,
+        _ => 0,
     })
+}
+
+/// Fills tables for three position streams, `positions` `[3, T]`: the first `sections[0]` frequencies use the first stream,
+/// the next `sections[1]` the second, the others the third.
+///
+/// # Errors
+/// `positions` is not `[3, T]` or the tables are not `[T, R/2]`.
+pub fn fill_blocked_tables(
+    inv_freq: &[f32],
+    positions: &[u32],
+    sections: [usize; 3],
+    attention_factor: f32,
+    tables: TablesMut<'_>,
+) -> Result<()> {
+    fill_streams(inv_freq, positions, attention_factor, tables, |j| {
+        usize::from(j >= sections[0]) + usize::from(j >= sections[0] + sections[1])
+    })
+}
+
+fn fill_streams(
+    inv_freq: &[f32],
+    positions: &[u32],
+    attention_factor: f32,
+    tables: TablesMut<'_>,
+    stream: impl Fn(usize) -> usize,
+) -> Result<()> {
+    let (found, expected) = (positions.len(), "three streams of equal length");
+    ensure_value("fill_tables", "positions", found, found.is_multiple_of(3), expected)?;
+    let num_tokens = found / 3;
+    fill(inv_freq, num_tokens, attention_factor, tables, |t, j| positions[stream(j) * num_tokens + t])
 }
 
 fn fill(

@@ -1,5 +1,7 @@
 //! Sequences that carry recurrent state in slots.
 
+use smallvec::SmallVec;
+
 use crate::error::{KernelError, Result, ensure_value};
 
 /// Rows of one sequence of the batch; they follow those of the sequence before it.
@@ -11,14 +13,17 @@ pub struct SlotSequence {
     pub slot: usize,
 }
 
+/// First row of each sequence; on the heap only for very many sequences.
+pub(crate) type Starts = SmallVec<[usize; 128]>;
+
 /// Checks slots and returns the first row of each sequence and the number of rows.
 pub(crate) fn layout(
     op: &'static str,
     sequences: &[SlotSequence],
     num_slots: usize,
-) -> Result<(Vec<usize>, usize)> {
-    let mut used = vec![false; num_slots];
-    let mut starts = Vec::with_capacity(sequences.len());
+) -> Result<(Starts, usize)> {
+    let mut used: SmallVec<[bool; 512]> = SmallVec::from_elem(false, num_slots);
+    let mut starts = Starts::new();
     let mut rows = 0;
     for (position, sequence) in sequences.iter().enumerate() {
         let found = sequence.slot;

@@ -251,7 +251,8 @@ fn epilogues_do_what_they_say() {
                 g / (1.0 + (-g).exp()) * u
             })
             .collect();
-        let epilogue = Epilogue::Gated { activation: Unary::Silu, up: &up_weight, up_bias: Some(&up_bias) };
+        let epilogue =
+            Epilogue::Gated { activation: Unary::Silu.into(), up: &up_weight, up_bias: Some(&up_bias) };
         let out = run(epilogue, &poisoned(tokens * n));
         assert_close(&out, &expected, |i| 1e-6 * (expected[i].abs() + 1.0), "gated");
     }
@@ -295,7 +296,7 @@ fn wrong_shapes_are_errors_and_write_nothing() {
     assert!(run(&x, &mut [Projection::new(&a, &mut out).bias(Some(&x[..15]))]).is_err());
     assert!(run(&x, &mut [Projection::new(&a, &mut out).epilogue(Epilogue::Residual(&x[..15]))]).is_err());
     assert!(run(&x, &mut [Projection::new(&a, &mut out), Projection::new(&b, &mut other)]).is_err());
-    let gated = Epilogue::Gated { activation: Unary::Silu, up: &b, up_bias: None };
+    let gated = Epilogue::Gated { activation: Unary::Silu.into(), up: &b, up_bias: None };
     assert!(run(&x, &mut [Projection::new(&a, &mut out).epilogue(gated)]).is_err());
     assert_eq!(out, vec![7.0; 16]);
     assert!(run(&[], &mut [Projection::new(&a, &mut [])]).is_ok());

@@ -174,8 +174,8 @@ impl Bench {
         let (mut a, mut b) = (self.sequence()?, self.sequence()?);
         self.model.advance(&mut b, &self.others[..half])?;
         let mut chunks = [
-            Chunk { sequence: &mut b, token_ids: &self.others[half..=half] },
-            Chunk { sequence: &mut a, token_ids: &self.tokens },
+            Chunk { sequence: &mut b, token_ids: &self.others[half..=half], images: None },
+            Chunk { sequence: &mut a, token_ids: &self.tokens, images: None },
         ];
         let results = self.model.forward(&mut chunks)?;
         let expected = [second.logits.rows(half..half + 1), first.logits];

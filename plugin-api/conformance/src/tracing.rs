@@ -38,7 +38,7 @@ impl Traced {
         let info = model.info().map_err(|f| called("info", f))?;
         let mut graphs = Vec::new();
         for entry in entry_points {
-            let count = if entry == "mtp" { info.size("mtp_layers").unwrap_or(0) } else { 1 };
+            let count = if entry.starts_with("mtp") { info.size("mtp_layers").unwrap_or(0) } else { 1 };
             for index in 0..count {
                 graphs.push(model.trace(entry, index).map_err(|f| called(entry, f))?);
             }
@@ -162,6 +162,7 @@ fn entries(subject: &Subject, model: &TestModel) -> Result<Done, Failure> {
         ("text", true),
         ("lm_head", true),
         ("mtp", traced.info.size("mtp_layers").unwrap_or(0) > 0),
+        ("mtp_head", traced.info.bool("has_mtp_head").unwrap_or(false)),
         ("encoder", traced.info.bool("has_encoder").unwrap_or(false)),
         ("vision", traced.info.bool("has_vision").unwrap_or(false)),
     ];

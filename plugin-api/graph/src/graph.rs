@@ -165,7 +165,7 @@ pub struct StateDecl {
 /// One traced entry point.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// `text`, `lm_head`, `mtp`, `encoder`, `vision` or `info`.
+    /// `text`, `lm_head`, `mtp`, `mtp_head`, `encoder`, `vision` or `info`.
     pub entry: String,
     /// MTP depth; 0 elsewhere.
     pub index: usize,

@@ -14,6 +14,7 @@ pub mod dump;
 pub mod graph;
 pub mod hash;
 pub mod host;
+pub mod images;
 mod ops;
 pub mod resolve;
 pub mod schema;

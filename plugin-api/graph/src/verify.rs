@@ -20,6 +20,7 @@ const REQUIRED_OUTPUTS: &[(&str, &[&str])] = &[
     ("text", &["final_hidden"]),
     ("lm_head", &["logits"]),
     ("mtp", &["recycle", "head_in"]),
+    ("mtp_head", &["logits"]),
     ("encoder", &["encoder_hidden"]),
     ("vision", &["rows"]),
 ];

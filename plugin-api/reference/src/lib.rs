@@ -14,6 +14,7 @@ mod model;
 mod ops;
 mod state;
 mod tensor;
+mod vision;
 mod weights;
 
 pub use batch::Batch;
@@ -23,4 +24,5 @@ pub use interpret::{Keep, Outputs, run};
 pub use model::{Chunk, Entry, Forward, Model};
 pub use state::{KvRows, Sequence, StateData};
 pub use tensor::{Ints, Tensor, Value};
+pub use vision::ImageRows;
 pub use weights::Weights;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use metrale_graph::checkpoint::Headers;
 use metrale_graph::dim::Symbol;
+use metrale_graph::images::Grid;
 use metrale_graph::resolve::{Report, Resolution, resolve};
 use metrale_graph::{Attrs, Graph, OpenModel};
 use metrale_plugin_api::abi::PluginModule_Ref;
@@ -15,6 +16,7 @@ use crate::error::ModelError;
 use crate::interpret::{Keep, Outputs, run};
 use crate::state::Sequence;
 use crate::tensor::Tensor;
+use crate::vision::{self, ImageRows};
 use crate::weights::Weights;
 
 /// One entry point with its weights.
@@ -49,7 +51,10 @@ pub struct Model {
     text: Entry,
     lm_head: Entry,
     mtp: Vec<Entry>,
+    /// One per MTP depth, or none.
+    mtp_heads: Vec<Entry>,
     encoder: Option<Entry>,
+    vision: Option<Entry>,
 }
 
 /// New tokens of one sequence.
@@ -59,6 +64,8 @@ pub struct Chunk<'a> {
     pub sequence: &'a mut Sequence,
     /// With these.
     pub token_ids: &'a [i64],
+    /// What some of them stand for.
+    pub images: Option<&'a ImageRows>,
 }
 
 /// What the decoder computed for the tokens of one chunk.
@@ -107,9 +114,15 @@ impl Model {
         for depth in 0..info.size("mtp_layers").unwrap_or(0) {
             mtp.extend(optional_entry(model, "mtp", depth, checkpoint, &trunk)?);
         }
+        let has_mtp_head = info.bool("has_mtp_head").unwrap_or(false);
+        let mtp_heads = (0..if has_mtp_head { mtp.len() } else { 0 })
+            .map(|depth| entry(model, "mtp_head", depth, checkpoint))
+            .collect::<Result<_, _>>()?;
         let has_encoder = info.bool("has_encoder").unwrap_or(false);
         let encoder = has_encoder.then(|| entry(model, "encoder", 0, checkpoint)).transpose()?;
-        Ok(Self { info, text, lm_head, mtp, encoder })
+        let has_vision = info.bool("has_vision").unwrap_or(false);
+        let vision = has_vision.then(|| entry(model, "vision", 0, checkpoint)).transpose()?;
+        Ok(Self { info, text, lm_head, mtp, mtp_heads, encoder, vision })
     }
 
     /// Facts that the plugin states.
@@ -142,17 +155,29 @@ impl Model {
         self.encoder.as_ref()
     }
 
+    /// The vision tower, if there is one.
+    #[must_use]
+    pub fn vision(&self) -> Option<&Entry> {
+        self.vision.as_ref()
+    }
+
+    /// Runs the vision tower over the patches of images, `[P, width]`, in merge-block order. Returns a row per block.
+    ///
+    /// # Errors
+    /// There is no tower, or an op cannot be computed.
+    pub fn see(&self, pixels: &Tensor, grids: &[Grid]) -> Result<Tensor, ModelError> {
+        let entry = self.vision.as_ref().ok_or(ModelError::NoEntry { entry: "vision" })?;
+        let batch = vision::patches(&entry.graph, pixels, grids, self.merge_size())?;
+        output(&entry.run(&batch, &mut [], Keep::Outputs)?, "rows").cloned()
+    }
+
     /// Runs the decoder over new tokens of one or several sequences, in one step.
     ///
     /// # Errors
     /// The first op that cannot be computed.
     pub fn forward(&self, chunks: &mut [Chunk<'_>]) -> Result<Vec<Forward>, ModelError> {
         let rows: Vec<usize> = chunks.iter().map(|c| c.token_ids.len()).collect();
-        let token_ids = chunks.iter().flat_map(|c| c.token_ids.iter().copied()).collect();
-        let positions =
-            chunks.iter().flat_map(|c| positions(c.sequence.num_tokens, c.token_ids.len())).collect();
-        let batch =
-            Batch::new().segments(Symbol::T, &rows).ids("token_ids", token_ids).ids("positions", positions);
+        let batch = self.text_batch(chunks, &rows)?;
         let mut sequences: Vec<&mut Sequence> = chunks.iter_mut().map(|c| &mut *c.sequence).collect();
         let outputs = self.text.run(&batch, &mut sequences, Keep::Outputs)?;
         for (sequence, rows) in sequences.iter_mut().zip(&rows) {
@@ -170,12 +195,31 @@ impl Model {
         Ok(batch.ranges(Symbol::T).into_iter().map(of_chunk).collect())
     }
 
+    /// Tokens, positions and image rows of a step.
+    fn text_batch(&self, chunks: &[Chunk<'_>], rows: &[usize]) -> Result<Batch, ModelError> {
+        let token_ids = chunks.iter().flat_map(|c| c.token_ids.iter().copied()).collect();
+        let spans = chunks.iter().map(|c| positions(c.sequence.num_tokens, c.token_ids.len()));
+        let plain: Vec<i64> = spans.flatten().collect();
+        let batch = Batch::new().segments(Symbol::T, rows).ids("token_ids", token_ids);
+        if self.vision.is_none() {
+            return Ok(batch.ids("positions", plain));
+        }
+        let span = |c: &Chunk<'_>| c.sequence.num_tokens..c.sequence.num_tokens + c.token_ids.len();
+        let sequences: Vec<_> = chunks.iter().map(|c| (c.images, span(c))).collect();
+        let (merge, width) = (self.merge_size(), self.info.size("hidden_size").unwrap_or(0));
+        vision::feed(batch, &sequences, merge, width)
+    }
+
+    fn merge_size(&self) -> usize {
+        self.info.size("vision.merge_size").unwrap_or(1).max(1)
+    }
+
     /// [`Model::forward`] for one sequence.
     ///
     /// # Errors
     /// The first op that cannot be computed.
     pub fn advance(&self, sequence: &mut Sequence, token_ids: &[i64]) -> Result<Forward, ModelError> {
-        let mut results = self.forward(&mut [Chunk { sequence, token_ids }])?;
+        let mut results = self.forward(&mut [Chunk { sequence, token_ids, images: None }])?;
         results.pop().ok_or(ModelError::NoEntry { entry: "text" })
     }
 
@@ -184,8 +228,7 @@ impl Model {
     /// # Errors
     /// The first op that cannot be computed.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
-        let batch = Batch::new().segments(Symbol::T, &hidden.shape()[..1]).floats("hidden", hidden.clone());
-        output(&self.lm_head.run(&batch, &mut [], Keep::Outputs)?, "logits").cloned()
+        logits(&self.lm_head, hidden)
     }
 
     /// Runs one MTP depth: `hidden[i]` of the slot at `first_position + i` and the token after it. Returns what the next depth
@@ -206,8 +249,10 @@ impl Model {
             .floats("hidden", hidden.clone())
             .ids("next_ids", next_ids.to_vec())
             .ids("positions", positions(first_position, next_ids.len()).collect());
+        let batch = batch.ints("mrope_positions", vision::equal_streams(first_position, next_ids.len())?);
         let outputs = entry.run(&batch, &mut [sequence], Keep::Outputs)?;
-        let logits = self.logits(output(&outputs, "head_in")?)?;
+        let head = self.mtp_heads.get(depth).unwrap_or(&self.lm_head);
+        let logits = logits(head, output(&outputs, "head_in")?)?;
         Ok((output(&outputs, "recycle")?.clone(), logits))
     }
 
@@ -224,6 +269,12 @@ impl Model {
             .ids("source_positions", positions(0, source_ids.len()).collect());
         output(&entry.run(&batch, &mut [sequence], Keep::Outputs)?, "encoder_hidden").cloned()
     }
+}
+
+/// What a head makes of hidden states.
+fn logits(head: &Entry, hidden: &Tensor) -> Result<Tensor, ModelError> {
+    let batch = Batch::new().segments(Symbol::T, &hidden.shape()[..1]).floats("hidden", hidden.clone());
+    output(&head.run(&batch, &mut [], Keep::Outputs)?, "logits").cloned()
 }
 
 fn positions(first: usize, count: usize) -> impl Iterator<Item = i64> {

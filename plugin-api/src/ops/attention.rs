@@ -28,6 +28,12 @@ impl KvSpec {
         Self { num_heads, k_dim: head_dim, v_dim: head_dim, window: None, v_is_k_prefix: false }
     }
 
+    /// Keys alone: of an indexer, or of latent attention with `v_dim` set.
+    #[must_use]
+    pub fn keys_only(num_heads: usize, k_dim: usize) -> Self {
+        Self { v_is_k_prefix: true, ..Self::new(num_heads, k_dim) }
+    }
+
     /// With a sliding window.
     #[must_use]
     pub fn with_window(self, window: Option<usize>) -> Self {

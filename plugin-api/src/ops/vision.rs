@@ -17,6 +17,13 @@ impl Graph {
         self.input("patch_positions", None)
     }
 
+    /// Frame, row and column of every row of text, `[3, T]`: all three are a text token's position; tokens of an image start
+    /// where the text before it ended, and text goes on after the longest side of the image.
+    #[track_caller]
+    pub fn mrope_positions(&self) -> Result<Value> {
+        self.input("mrope_positions", None)
+    }
+
     /// A square table of positions, `[side², width]`, interpolated bilinearly at every patch: `[P, width]`.
     #[track_caller]
     pub fn interpolated_positions(&self, table: Weight, side: usize) -> Result<Value> {

@@ -1,5 +1,5 @@
 //! M2M-100 and NLLB-200: a transformer encoder and decoder for translation (Vaswani et al., 2017; Fan et al., 2020;
-//! NLLB team, 2022), pre-norm, with fixed sinusoidal positions and one table for all embeddings.
+//! NLLB team, 2022), dense or with mixtures of experts, pre-norm, with fixed sinusoidal positions and one table for all embeddings.
 //!
 //! The encoder writes the keys and values of every decoder layer's cross-attention; the decoder reads them.
 
@@ -8,7 +8,7 @@
 mod attention;
 mod config;
 
-use config::NllbConfig;
+use config::{MoeConfig, NllbConfig, Stack};
 use metrale_plugin_api::export_plugin;
 use metrale_plugin_api::prelude::*;
 
@@ -52,11 +52,11 @@ impl ModelLoader for Nllb {
         let h = c.layer_norm(g, w, "self_attn_layer_norm", x)?;
         let x = g.add(x, c.self_attention(g, &w.scope("self_attn"), index, h)?)?;
 
-        let h = c.layer_norm(g, w, "encoder_attn_layer_norm", x)?;
-        let x = g.add(x, c.cross_attention(g, &w.scope("encoder_attn"), index, h)?)?;
+        let h = c.layer_norm(g, w, c.names.cross_attention_norm, x)?;
+        let x = g.add(x, c.cross_attention(g, &w.scope(c.names.cross_attention), index, h)?)?;
 
-        let h = c.layer_norm(g, w, "final_layer_norm", x)?;
-        g.add(x, c.feed_forward(g, w, stack.ffn_dim, h)?)
+        let h = c.layer_norm(g, w, c.names.ffn_norm, x)?;
+        g.add(x, c.feed_forward(g, w, stack, index, h)?)
     }
 
     fn norm(&self, g: &Graph, x: Value) -> Result<Value> {
@@ -81,12 +81,12 @@ impl ModelLoader for Nllb {
             let h = c.layer_norm(g, w, "self_attn_layer_norm", x)?;
             x = g.add(x, c.bidirectional_attention(g, &w.scope("self_attn"), h)?)?;
 
-            let h = c.layer_norm(g, w, "final_layer_norm", x)?;
-            x = g.add(x, c.feed_forward(g, w, stack.ffn_dim, h)?)?;
+            let h = c.layer_norm(g, w, c.names.ffn_norm, x)?;
+            x = g.add(x, c.feed_forward(g, w, stack, index, h)?)?;
         }
         let hidden = c.layer_norm(g, &self.weights.scope("encoder"), "layer_norm", x)?;
         for index in 0..c.decoder.num_layers {
-            let w = self.weights.index("decoder.layers", index).scope("encoder_attn");
+            let w = self.weights.index("decoder.layers", index).scope(c.names.cross_attention);
             c.write_cross_cache(g, &w, index, hidden)?;
         }
         Ok(hidden)
@@ -115,10 +115,32 @@ impl Nllb {
 }
 
 impl NllbConfig {
-    /// `fc2(relu(fc1(h)))`
-    fn feed_forward(&self, g: &Graph, w: &Weights, ffn_dim: usize, h: Value) -> Result<Value> {
+    /// `fc2(relu(fc1(h)))`, or a mixture of such experts.
+    fn feed_forward(&self, g: &Graph, w: &Weights, stack: &Stack, layer: usize, h: Value) -> Result<Value> {
+        let ffn = self.names.ffn.map(|ffn| w.scope(ffn));
+        let (w, ffn_dim) = (ffn.as_ref().unwrap_or(w), stack.ffn_dim);
+        if let Some(moe) = self.moe.filter(|_| stack.is_sparse(layer)) {
+            return self.experts(g, w, &moe, ffn_dim, h);
+        }
         let h = linear(g, w, "fc1", [ffn_dim, self.d_model], Role::Column, h)?;
         linear(g, w, "fc2", [self.d_model, ffn_dim], Role::Row, g.relu(h)?)
+    }
+
+    /// The two most likely experts, their weights made to add up to the scale.
+    fn experts(&self, g: &Graph, w: &Weights, moe: &MoeConfig, ffn_dim: usize, h: Value) -> Result<Value> {
+        let (num_experts, d_model) = (moe.num_experts, self.d_model);
+        let router = g.weight(w.name("router.classifier.weight"), &[num_experts, d_model], Role::Router)?;
+        let bias = || g.weight(w.name("router.classifier.bias"), &[num_experts], Role::Router);
+        let logits = g.linear_bias(h, router, moe.router_bias.then(bias).transpose()?)?;
+        let expert = |name: &str, shape: &[usize]| {
+            g.expert_weights(w.name(&format!("experts.expert_{{e}}.{name}")), num_experts, shape)
+        };
+        let experts = Experts::relu(
+            (expert("fc1.weight", &[ffn_dim, d_model])?, expert("fc1.bias", &[ffn_dim])?),
+            (expert("fc2.weight", &[d_model, ffn_dim])?, expert("fc2.bias", &[d_model])?),
+        );
+        let router = Router::Softmax { renormalize: true };
+        g.moe(h, logits, &experts, &Moe { router, top_k: 2, scale: moe.scale })
     }
 
     fn layer_norm(&self, g: &Graph, w: &Weights, name: &str, x: Value) -> Result<Value> {

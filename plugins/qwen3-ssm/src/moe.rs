@@ -1,4 +1,4 @@
-//! Feed-forward layers: SwiGLU, and a mixture of SwiGLU experts beside a gated shared one.
+//! Feed-forward layers: a mixture of SwiGLU experts beside a gated shared one.
 
 use metrale_plugin_api::prelude::*;
 
@@ -7,32 +7,15 @@ use crate::config::QwenConfig;
 impl QwenConfig {
     /// `Σ weightₑ · expertₑ(x) + sigmoid(gate(x)) · shared(x)`, experts chosen by softmax.
     pub(crate) fn moe(&self, g: &Graph, w: &Weights, x: Value) -> Result<Value> {
-        let (hidden, inner, num_experts) = (self.hidden_size, self.moe_intermediate_size, self.num_experts);
-        let logits = g.linear(x, g.weight(w.name("gate.weight"), &[num_experts, hidden], Role::Router)?)?;
-        let expert = |name: &str, shape: &[usize]| {
-            g.expert_weights(w.name(&format!("experts.{{e}}.{name}.weight")), num_experts, shape)
-        };
-        let experts = Experts::swiglu(
-            expert("gate_proj", &[inner, hidden])?,
-            expert("up_proj", &[inner, hidden])?,
-            expert("down_proj", &[hidden, inner])?,
-        );
+        let sizes = [self.moe_intermediate_size, self.hidden_size];
+        let logits = g.project(x, w, "gate.weight", self.num_experts, Role::Router)?;
+        let experts = g.swiglu_experts(&w.scope("experts"), self.num_experts, sizes)?;
         let router = Router::Softmax { renormalize: self.norm_topk_prob };
-        let routed =
-            g.moe(x, logits, &experts, &Moe { router, top_k: self.num_experts_per_tok, scale: 1.0 })?;
+        let how = Moe { router, top_k: self.num_experts_per_tok, scale: 1.0 };
+        let routed = g.moe(x, logits, &experts, &how)?;
 
-        let gate = g.weight(w.name("shared_expert_gate.weight"), &[1, hidden], Role::Replicated)?;
-        let gate = g.sigmoid(g.linear(x, gate)?)?; // [T, 1]
-        let shared = self.swiglu(g, &w.scope("shared_expert"), self.shared_expert_intermediate_size, x)?;
+        let gate = g.sigmoid(g.project(x, w, "shared_expert_gate.weight", 1, Role::Replicated)?)?; // [T, 1]
+        let shared = g.swiglu(x, &w.scope("shared_expert"), self.shared_expert_intermediate_size)?;
         g.add(routed, g.mul(shared, gate)?)
-    }
-
-    /// `down(silu(gate(x)) · up(x))`
-    pub(crate) fn swiglu(&self, g: &Graph, w: &Weights, inner: usize, x: Value) -> Result<Value> {
-        let hidden = self.hidden_size;
-        let column = |name: &str| g.weight(w.name(name), &[inner, hidden], Role::Column);
-        let gate = g.silu(g.linear(x, column("gate_proj.weight")?)?)?;
-        let up = g.linear(x, column("up_proj.weight")?)?;
-        g.linear(g.mul(gate, up)?, g.weight(w.name("down_proj.weight"), &[hidden, inner], Role::Row)?)
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use metrale_conformance::{Level, TestModel};
 use metrale_reference::Checkpoint;
 
+use crate::cli::report;
 use crate::plugin::conformance::{Line, Options, Verdict, run_in_this_process, verify};
 use crate::plugin::discover::SearchPath;
 use crate::plugin::probe::Prober;
@@ -51,7 +52,7 @@ fn level(number: u8) -> Level {
 
 /// Runs in the child.
 pub(super) fn run_kit(args: &KitArgs) {
-    let model = args.model.as_deref().map(read_model).transpose().map_err(|e| format!("{e:#}"));
+    let model = args.model.as_deref().map(read_model).transpose().map_err(|error| report::one_line(&error));
     let print = &mut |line: &str| println!("{line}");
     run_in_this_process(&args.library, &args.folder, level(args.level), model, print);
 }

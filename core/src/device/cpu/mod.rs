@@ -46,6 +46,8 @@ pub struct CpuDevice {
     options: CpuOptions,
     plans: Plans<CpuPlan>,
     states: States,
+    /// Rows on their way from one plan to another, or to itself.
+    fed: Vec<f32>,
 }
 
 impl CpuDevice {
@@ -64,8 +66,11 @@ impl CpuDevice {
         let mut loader = WeightLoader::new(cpu.pool(), checkpoint);
         let plans = plans.try_map(max, |plan, rows| CpuPlan::new(plan, &mut loader, rows))?;
         drop(loader);
-        let states = States::new(states.0, states.1)?;
-        Ok(Self { cpu, options, plans, states })
+        let (sizes, mut states) = (states.1, States::new(states.0, states.1)?);
+        for (state, width) in plans.text.plan.recurrent_inputs() {
+            states.reserve_drafts(state, width, sizes);
+        }
+        Ok(Self { cpu, options, plans, states, fed: Vec::new() })
     }
 }
 
@@ -88,24 +93,18 @@ impl Device for CpuDevice {
         out: &mut [f32],
     ) -> Result<(), LaunchError> {
         let Some(&last) = wanted.iter().max() else { return Ok(()) };
-        let Plans { text, lm_head, encoder, mtp } = &mut self.plans;
-        let from = match entry {
-            Entry::Text => Some(&*text),
-            Entry::Encoder => encoder.as_ref(),
-            Entry::Mtp(depth) => mtp.get(depth),
-        };
-        let hidden = from.and_then(|plan| plan.output(output, last + 1));
-        let hidden = hidden.ok_or_else(|| no_such("output", output))?;
+        let (from, head) = self.plans.with_head(entry).ok_or_else(|| no_such("output", output))?;
+        let hidden = from.output(output, last + 1).ok_or_else(|| no_such("output", output))?;
         let (width, rows, vocab_size) =
-            (hidden.len() / (last + 1), lm_head.max_rows(), out.len() / wanted.len());
+            (hidden.len() / (last + 1), head.max_rows(), out.len() / wanted.len());
         for (wanted, out) in wanted.chunks(rows).zip(out.chunks_mut(rows * vocab_size)) {
-            let input = lm_head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
+            let input = head.input_mut("hidden", wanted.len()).unwrap_or(&mut []);
             for (&row, input) in wanted.iter().zip(input.chunks_exact_mut(width)) {
                 input.copy_from_slice(&hidden[row * width..(row + 1) * width]);
             }
             let context = StepContext { rows: wanted.len(), ..StepContext::default() };
-            lm_head.run(&self.cpu, &mut self.states, self.options.numerics, &context)?;
-            out.copy_from_slice(lm_head.output("logits", wanted.len()).unwrap_or(&[]));
+            head.run(&self.cpu, &mut self.states, self.options.numerics, &context)?;
+            out.copy_from_slice(head.output("logits", wanted.len()).unwrap_or(&[]));
         }
         Ok(())
     }
@@ -139,6 +138,25 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn feed(
+        &mut self,
+        (entry, output, num_rows): (Entry, &str, usize),
+        rows: &[usize],
+        (to, name): (Entry, &str),
+    ) -> Result<(), LaunchError> {
+        let values = self.plans.get(entry).and_then(|plan| plan.output(output, num_rows));
+        let values = values.ok_or_else(|| no_such("output", output))?;
+        let width = values.len() / num_rows.max(1);
+        self.fed.clear();
+        for row in rows {
+            self.fed.extend_from_slice(&values[row * width..(row + 1) * width]);
+        }
+        let fed = std::mem::take(&mut self.fed);
+        let result = self.write_input((to, name), rows.len(), &fed);
+        self.fed = fed;
+        result
+    }
+
     fn read_output(&self, entry: Entry, name: &str, rows: usize) -> Result<Option<Vec<f32>>, LaunchError> {
         Ok(self.plans.get(entry).and_then(|plan| plan.output(name, rows)).map(<[f32]>::to_vec))
     }
@@ -151,6 +169,10 @@ impl Device for CpuDevice {
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<(), LaunchError> {
         self.states.copy_slot(from, to);
         Ok(())
+    }
+
+    fn copy_page(&mut self, from: usize, to: usize) -> Result<(), LaunchError> {
+        Ok(self.states.copy_page(from, to)?)
     }
 
     fn num_mtp_layers(&self) -> usize {

@@ -75,6 +75,7 @@ impl CpuPlan {
                     _ => bytes(p.matrix),
                 })
                 .sum(),
+            Step::HeadLinear { matrix, .. } => bytes(*matrix),
             Step::Moe(moe) => {
                 let experts = moe.experts;
                 let all = bytes(experts.gate) + bytes(experts.down) + experts.up.map_or(0, bytes);

@@ -8,6 +8,7 @@ pub(super) struct Registers {
     buffers: Vec<Vec<f32>>,
     buffer_of: Vec<usize>,
     widths: Vec<usize>,
+    divisors: Vec<usize>,
 }
 
 /// A buffer that a kernel writes; goes back with [`Registers::put`].
@@ -26,16 +27,23 @@ impl Taken {
 impl Registers {
     pub(super) fn new(plan: &Plan, max_rows: usize) -> Self {
         let buffers = plan.buffer_row_bytes.iter().map(|bytes| vec![0.0; bytes / 4 * max_rows]).collect();
-        Self { buffers, buffer_of: plan.buffers.clone(), widths: plan.widths.clone() }
+        let (widths, divisors) = (plan.widths.clone(), plan.divisors.clone());
+        Self { buffers, buffer_of: plan.buffers.clone(), widths, divisors }
+    }
+
+    /// Floats of a register in a step of `rows` rows.
+    fn len(&self, reg: Reg, rows: usize) -> usize {
+        rows / self.divisors[reg.0] * self.widths[reg.0]
     }
 
     /// The first `rows` rows of a register.
     pub(super) fn read(&self, reg: Reg, rows: usize) -> &[f32] {
-        &self.buffers[self.buffer_of[reg.0]][..rows * self.widths[reg.0]]
+        &self.buffers[self.buffer_of[reg.0]][..self.len(reg, rows)]
     }
 
     pub(super) fn write(&mut self, reg: Reg, rows: usize) -> &mut [f32] {
-        &mut self.buffers[self.buffer_of[reg.0]][..rows * self.widths[reg.0]]
+        let len = self.len(reg, rows);
+        &mut self.buffers[self.buffer_of[reg.0]][..len]
     }
 
     /// Whether two registers share a buffer, so that a kernel works in place.
@@ -44,8 +52,8 @@ impl Registers {
     }
 
     pub(super) fn take(&mut self, reg: Reg, rows: usize) -> Taken {
-        let buffer = self.buffer_of[reg.0];
-        Taken { buffer, len: rows * self.widths[reg.0], data: std::mem::take(&mut self.buffers[buffer]) }
+        let (buffer, len) = (self.buffer_of[reg.0], self.len(reg, rows));
+        Taken { buffer, len, data: std::mem::take(&mut self.buffers[buffer]) }
     }
 
     pub(super) fn put(&mut self, taken: Taken) {

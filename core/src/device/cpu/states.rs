@@ -2,6 +2,7 @@
 
 use metrale_graph::{KvLayout, StateDecl, StateKind};
 use metrale_kernels::KernelError;
+use metrale_kernels::cpu::conv::{DraftRows, KeptInputs, SlotState};
 use metrale_kernels::cpu::kv_cache::{KvCache, KvShape};
 
 use crate::device::StateSizes;
@@ -17,8 +18,10 @@ pub(super) struct States {
 
 #[derive(Debug)]
 enum State {
-    /// Keys and values, of the rows or of sources.
+    /// Keys and values of the rows.
     Paged(KvCache),
+    /// Keys and values of sources.
+    Cross(KvCache),
     /// f32, zero at the start of a sequence.
     Slots(Slots),
 }
@@ -29,6 +32,9 @@ struct Slots {
     /// `[slots, slot_len]`
     data: Vec<f32>,
     slot_len: usize,
+    /// Inputs of rows that may be taken back, `[slots of sequences, max_drafts, width]`.
+    draft_inputs: Vec<f32>,
+    max_drafts: usize,
 }
 
 impl States {
@@ -45,14 +51,16 @@ impl States {
                 head_dim: layout.k_dim,
                 value_dim: layout.v_dim,
             };
-            KvCache::new(shape, sizes.kv_dtype).map(State::Paged)
+            let new = if layout.v_is_k_prefix { KvCache::with_values_in_keys } else { KvCache::new };
+            new(shape, sizes.kv_dtype)
         };
         let state = |state: &StateDecl| match &state.kind {
-            StateKind::Kv(layout) => paged(layout, sizes.num_blocks),
-            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
+            StateKind::Kv(layout) => paged(layout, sizes.num_blocks).map(State::Paged),
+            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks).map(State::Cross),
             StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
                 let slot_len = slot_len(&state.kind);
-                Ok(State::Slots(Slots { data: vec![0.0; sizes.num_slots * slot_len], slot_len }))
+                let data = vec![0.0; sizes.num_slots * slot_len];
+                Ok(State::Slots(Slots { data, slot_len, draft_inputs: Vec::new(), max_drafts: 0 }))
             }
             StateKind::Tokens { .. } => Err(KernelError::Unsupported {
                 op: "state/1",
@@ -77,23 +85,39 @@ impl States {
 
     pub(super) fn cache(&self, id: StateId) -> Result<&KvCache, KernelError> {
         match &self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots(_) => Err(wrong_kind("attention/1", "pages")),
         }
     }
 
     pub(super) fn cache_mut(&mut self, id: StateId) -> Result<&mut KvCache, KernelError> {
         match &mut self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots(_) => Err(wrong_kind("kv_write/1", "pages")),
         }
     }
 
-    /// `[slots, …]`
-    pub(super) fn slots_mut(&mut self, id: StateId) -> Result<&mut [f32], KernelError> {
+    /// Room for the inputs of rows that may be taken back: `width` numbers per row change this state.
+    pub(super) fn reserve_drafts(&mut self, id: StateId, width: usize, sizes: StateSizes) {
+        if let State::Slots(slots) = &mut self.states[id.0] {
+            slots.draft_inputs = vec![0.0; sizes.num_seqs * sizes.max_drafts * width];
+            slots.max_drafts = sizes.max_drafts;
+        }
+    }
+
+    /// A recurrent state for a step whose sequences have these drafts; none have any if it is empty.
+    pub(super) fn slot_state<'a>(
+        &'a mut self,
+        id: StateId,
+        rows: &'a [DraftRows],
+    ) -> Result<SlotState<'a>, KernelError> {
         match &mut self.states[id.0] {
-            State::Slots(slots) => Ok(&mut slots.data),
-            State::Paged(_) => Err(wrong_kind("state/1", "slots")),
+            State::Slots(Slots { data, draft_inputs: inputs, max_drafts, .. }) => Ok(if rows.is_empty() {
+                data.as_mut_slice().into()
+            } else {
+                SlotState::with_drafts(data, KeptInputs { rows, inputs, max_drafts: *max_drafts })
+            }),
+            State::Paged(_) | State::Cross(_) => Err(wrong_kind("state/1", "slots")),
         }
     }
 
@@ -102,7 +126,7 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub(super) fn clear_slot(&mut self, slot: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data[slot * *slot_len..][..*slot_len].fill(0.0);
         }
     }
@@ -112,15 +136,26 @@ impl States {
     /// # Panics
     /// If there is no such slot.
     pub(super) fn copy_slot(&mut self, from: usize, to: usize) {
-        for Slots { data, slot_len } in self.slots() {
+        for Slots { data, slot_len, .. } in self.slots() {
             data.copy_within(from * *slot_len..(from + 1) * *slot_len, to * *slot_len);
         }
+    }
+
+    /// Copies a page of the rows' keys and values, of every layer.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub(super) fn copy_page(&mut self, from: usize, to: usize) -> Result<(), KernelError> {
+        self.states.iter_mut().try_for_each(|state| match state {
+            State::Paged(cache) => cache.copy_block(from, to),
+            State::Cross(_) | State::Slots(_) => Ok(()),
+        })
     }
 
     fn slots(&mut self) -> impl Iterator<Item = &mut Slots> {
         self.states.iter_mut().filter_map(|state| match state {
             State::Slots(slots) => Some(slots),
-            State::Paged(_) => None,
+            State::Paged(_) | State::Cross(_) => None,
         })
     }
 }

@@ -109,22 +109,17 @@ impl CudaDevice {
             Some(list) if listed => list,
             _ => &*wanted,
         };
-        let Plans { text, lm_head, encoder, mtp } = plans;
-        let from = match entry {
-            Entry::Text => Some(&*text),
-            Entry::Encoder => encoder.as_ref(),
-            Entry::Mtp(depth) => mtp.get(depth),
-        };
-        let from = from.ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
+        let (from, head) =
+            plans.with_head(entry).ok_or_else(|| no_such("entry point", &format!("{entry:?}")))?;
         let size = wanted.len();
         let head_inputs = StepInputs::of_rows(size);
         let mut work = || {
-            execute::gather(cuda, (from, output, inputs.rows), wanted, (lm_head, "hidden"))?;
-            lm_head.run(cuda, states, &head_inputs)?;
+            execute::gather(cuda, (from, output, inputs.rows), wanted, (head, "hidden"))?;
+            head.run(cuda, states, &head_inputs)?;
             if greedy {
-                let logits = lm_head.plan.output("logits").ok_or_else(|| no_such("output", "logits"))?;
-                let width = lm_head.registers.width(logits);
-                argmax(cuda, lm_head.registers.read(logits, size)?, width, chosen)?;
+                let logits = head.plan.output("logits").ok_or_else(|| no_such("output", "logits"))?;
+                let width = head.registers.width(logits);
+                argmax(cuda, head.registers.read(logits, size)?, width, chosen)?;
             }
             Ok(())
         };
@@ -156,8 +151,8 @@ impl CudaDevice {
         Ok(())
     }
 
-    fn download_logits(&self, rows: usize, out: &mut [f32]) -> Result<()> {
-        let head = &self.plans.lm_head;
+    fn download_logits(&self, entry: Entry, rows: usize, out: &mut [f32]) -> Result<()> {
+        let head = self.plans.head(entry);
         match head.plan.output("logits") {
             Some(logits) => head.registers.read::<f32>(logits, rows)?.download(&self.cuda, out),
             None => Ok(()),
@@ -197,7 +192,7 @@ impl Device for CudaDevice {
         self.head_passes(from, wanted, false, |device, rows| {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(rows * vocab_size);
             rest = after;
-            device.download_logits(rows, part)
+            device.download_logits(from.0, rows, part)
         })
     }
 
@@ -244,6 +239,10 @@ impl Device for CudaDevice {
 
     fn copy_slot(&mut self, from: usize, to: usize) -> std::result::Result<(), LaunchError> {
         Ok(self.states.copy_slot(&self.cuda, from, to)?)
+    }
+
+    fn copy_page(&mut self, from: usize, to: usize) -> std::result::Result<(), LaunchError> {
+        Ok(self.states.copy_page(&self.cuda, from, to)?)
     }
 
     fn num_mtp_layers(&self) -> usize {

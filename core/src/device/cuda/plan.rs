@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::bf16;
-use metrale_kernels::Result;
 use metrale_kernels::cuda::{Buffer, Cuda, Indices, Weight};
+use metrale_kernels::{KernelError, Result};
 
 use super::execute;
 use super::inputs::{Needs, StepInputs};
@@ -60,6 +60,21 @@ pub(super) struct ExpertSpace {
     pub(super) up: Buffer<u8>,
 }
 
+/// There is no kernel that adds them.
+fn refuse_expert_biases(plan: &Plan) -> Result<()> {
+    let has_biases = |step: &Step| match step {
+        Step::Moe(moe) => moe.experts.gate_bias.is_some() || moe.experts.down_bias.is_some(),
+        _ => false,
+    };
+    if plan.steps.iter().any(|launch| has_biases(&launch.step)) {
+        return Err(KernelError::Unsupported {
+            op: "moe/1",
+            reason: "experts with biases have no cuda kernel; use --device cpu".to_owned(),
+        });
+    }
+    Ok(())
+}
+
 impl CudaPlan {
     /// Loads a plan for steps of up to `max_rows` rows.
     pub(super) fn new(
@@ -68,6 +83,7 @@ impl CudaPlan {
         loader: &mut WeightLoader<'_>,
         max_rows: usize,
     ) -> std::result::Result<Self, LoadError> {
+        refuse_expert_biases(&plan)?;
         let matrices =
             plan.matrices.iter().map(|w| loader.matrix(w)).collect::<std::result::Result<Vec<_>, _>>()?;
         let mut vectors = Vec::new();

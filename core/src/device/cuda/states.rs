@@ -18,8 +18,10 @@ pub(super) struct States {
 
 #[derive(Debug)]
 enum State {
-    /// Keys and values, of the rows or of sources.
+    /// Keys and values of the rows.
     Paged(KvCache),
+    /// Keys and values of sources.
+    Cross(KvCache),
     /// f32 `[slots, slot_len]`, zero at the start of a sequence.
     Slots { data: Buffer<f32>, slot_len: usize },
 }
@@ -35,11 +37,11 @@ impl States {
                 head_dim: layout.k_dim,
                 value_dim: layout.v_dim,
             };
-            KvCache::new(cuda, shape, sizes.kv_dtype).map(State::Paged)
+            KvCache::new(cuda, shape, sizes.kv_dtype)
         };
         let state = |state: &StateDecl| match &state.kind {
-            StateKind::Kv(layout) => paged(layout, sizes.num_blocks),
-            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks),
+            StateKind::Kv(layout) => paged(layout, sizes.num_blocks).map(State::Paged),
+            StateKind::Cross(layout) => paged(layout, sizes.num_source_blocks).map(State::Cross),
             StateKind::Recurrent { .. } | StateKind::Conv { .. } => {
                 let slot_len = slot_len(&state.kind);
                 Ok(State::Slots { data: Buffer::zeroed(cuda, sizes.num_slots * slot_len)?, slot_len })
@@ -67,14 +69,14 @@ impl States {
 
     pub(super) fn cache(&self, id: StateId) -> Result<&KvCache> {
         match &self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots { .. } => Err(wrong_kind("attention/1", "pages")),
         }
     }
 
     pub(super) fn cache_mut(&mut self, id: StateId) -> Result<&mut KvCache> {
         match &mut self.states[id.0] {
-            State::Paged(cache) => Ok(cache),
+            State::Paged(cache) | State::Cross(cache) => Ok(cache),
             State::Slots { .. } => Err(wrong_kind("kv_write/1", "pages")),
         }
     }
@@ -83,7 +85,7 @@ impl States {
     pub(super) fn slots_mut(&mut self, id: StateId) -> Result<ViewMut<'_, f32>> {
         match &mut self.states[id.0] {
             State::Slots { data, .. } => Ok(data.view_mut()),
-            State::Paged(_) => Err(wrong_kind("state/1", "slots")),
+            State::Paged(_) | State::Cross(_) => Err(wrong_kind("state/1", "slots")),
         }
     }
 
@@ -118,10 +120,18 @@ impl States {
         Ok(())
     }
 
+    /// Copies a page of the rows' keys and values, of every layer.
+    pub(super) fn copy_page(&mut self, cuda: &Cuda, from: usize, to: usize) -> Result<()> {
+        self.states.iter_mut().try_for_each(|state| match state {
+            State::Paged(cache) => cache.copy_block(cuda, from, to),
+            State::Cross(_) | State::Slots { .. } => Ok(()),
+        })
+    }
+
     fn slots(&mut self) -> impl Iterator<Item = (&mut Buffer<f32>, usize)> {
         self.states.iter_mut().filter_map(|state| match state {
             State::Slots { data, slot_len } => Some((data, *slot_len)),
-            State::Paged(_) => None,
+            State::Paged(_) | State::Cross(_) => None,
         })
     }
 }

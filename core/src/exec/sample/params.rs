@@ -19,6 +19,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted per occurrence in the output.
     pub frequency_penalty: f32,
+    /// No run of this many tokens occurs twice in prompt and output; 0 is off.
+    pub no_repeat_ngram_size: usize,
     /// Added to the logits of single tokens.
     pub logit_bias: Vec<(u32, f32)>,
     /// Makes sampling repeatable; `None` draws a seed.
@@ -47,6 +49,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            no_repeat_ngram_size: 0,
             logit_bias: Vec::new(),
             seed: None,
             max_tokens: 16,

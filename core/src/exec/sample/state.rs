@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::ngram;
 use super::params::SamplingParams;
 
 /// One sequence's sampling, between steps.
@@ -14,6 +15,8 @@ pub struct SamplingState {
     pub(super) num_output: usize,
     /// Occurrences in the output, of tokens in prompt and output. Kept only while a penalty needs it.
     pub(super) occurrences: HashMap<u32, u32>,
+    /// Prompt and output. Kept only while n-grams must not repeat.
+    history: Vec<u32>,
 }
 
 impl SamplingState {
@@ -28,7 +31,8 @@ impl SamplingState {
         if params.repetition_penalty != 1.0 {
             occurrences.extend(prompt.iter().map(|&token| (token, 0)));
         }
-        Self { params, seed, ends, num_output: 0, occurrences }
+        let history = if params.no_repeat_ngram_size > 0 { prompt.to_vec() } else { Vec::new() };
+        Self { params, seed, ends, num_output: 0, occurrences, history }
     }
 
     /// The request's parameters.
@@ -49,11 +53,17 @@ impl SamplingState {
         if self.has_penalties() {
             *self.occurrences.entry(token).or_insert(0) += 1;
         }
+        if self.params.no_repeat_ngram_size > 0 {
+            self.history.push(token);
+        }
     }
 
     /// Whether the choice is made on changed logits.
     pub(super) fn changes_logits(&self) -> bool {
-        self.masks_ends() || !self.params.logit_bias.is_empty() || self.has_penalties()
+        self.masks_ends()
+            || !self.params.logit_bias.is_empty()
+            || self.params.no_repeat_ngram_size > 0
+            || self.has_penalties()
     }
 
     fn masks_ends(&self) -> bool {
@@ -65,7 +75,7 @@ impl SamplingState {
         p.repetition_penalty != 1.0 || p.frequency_penalty != 0.0 || p.presence_penalty != 0.0
     }
 
-    /// Masks, then biases, then penalises: repetition, frequency, presence. Ids were checked against the vocabulary.
+    /// Masks, then biases, then forbids repeated n-grams, then penalises: repetition, frequency, presence. Ids were checked against the vocabulary.
     pub(super) fn process(&self, logits: &mut [f32]) {
         if self.masks_ends() {
             for &token in &self.ends {
@@ -77,6 +87,11 @@ impl SamplingState {
         for &(token, bias) in &self.params.logit_bias {
             if let Some(logit) = logits.get_mut(token as usize) {
                 *logit += bias;
+            }
+        }
+        for token in ngram::completions(&self.history, self.params.no_repeat_ngram_size) {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
             }
         }
         let SamplingParams { repetition_penalty, frequency_penalty, presence_penalty, .. } = self.params;

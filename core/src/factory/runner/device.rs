@@ -4,13 +4,13 @@ use metrale_graph::StateDecl;
 use metrale_kernels::KernelError;
 use metrale_kernels::cuda::Cuda;
 
-use super::RunnerOptions;
 use super::size::Budget;
+use super::{BuildError, RunnerOptions};
 use crate::device::cpu::{CpuDevice, CpuOptions};
 use crate::device::cuda::{CudaDevice, CudaOptions, weight_bytes};
 use crate::device::{Checkpoint, Device, LoadError, MaxRows, Plans, StateSizes};
 use crate::lower::plan::ElementType;
-use crate::lower::{DeviceKind, Taps, Target};
+use crate::lower::{DeviceKind, Plan, Taps, Target};
 
 /// Where a model runs, and how numbers are computed there.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +46,22 @@ impl OpenDevice {
             Self::Cpu(_) => (DeviceKind::Cpu, ElementType::F32),
             Self::Cuda(_, options) => (DeviceKind::Cuda, options.activations),
         };
-        Target { device, activations, taps: Taps::Drop }
+        Target { device, activations, taps: Taps::Drop, images: device == DeviceKind::Cpu }
+    }
+
+    /// Whether rows of a model with these plans can be taken back.
+    pub(super) fn check_drafts(&self, plans: &Plans, max_num_drafts: usize) -> Result<(), BuildError> {
+        let is_recurrent = |plan: &Plan| plan.recurrent_inputs().next().is_some();
+        let reason = if max_num_drafts == 0 {
+            return Ok(());
+        } else if matches!(self, Self::Cuda(..)) && is_recurrent(&plans.text) {
+            "the cuda device cannot take rows back from recurrent state yet"
+        } else if plans.mtp.iter().any(is_recurrent) {
+            "a multi-token-prediction head with recurrent state cannot draft"
+        } else {
+            return Ok(());
+        };
+        Err(BuildError::NoDrafts { reason })
     }
 
     /// Memory that is left for states beside the weights and activations of these plans.

@@ -5,6 +5,7 @@ use metrale_graph::verify::VerifyError;
 use metrale_kernels::KernelError;
 
 use crate::device::LoadError;
+use crate::images::SettingsError;
 use crate::lower::LowerError;
 use crate::plugin::PluginError;
 
@@ -71,6 +72,28 @@ pub enum BuildError {
         available: u64,
         /// As many sequences as fit.
         fits: u64,
+    },
+    /// What the plugin says of images makes no sense.
+    #[error("error[P0305]: {0}")]
+    Images(#[from] SettingsError),
+    /// Drafts were asked for, and the model has nothing to draft with.
+    #[error(
+        "error[P0604]: --speculative-config asks for drafts by a multi-token-prediction head, and {}\n   help: leave it out, or let \"method\" be \"ngram\", which needs no head",
+        if *is_described { "the checkpoint has no weights for it".to_owned() } else { format!("plugin `{plugin}` describes none for this model") }
+    )]
+    NoMtpHead {
+        /// Crate name.
+        plugin: String,
+        /// The plugin has the entry point; its weights are missing.
+        is_described: bool,
+    },
+    /// Drafts were asked for, and the device cannot take rows of this model back.
+    #[error(
+        "error[P0605]: --speculative-config: {reason}\n   help: leave it out, or run the model with --device cpu"
+    )]
+    NoDrafts {
+        /// Why.
+        reason: &'static str,
     },
 }
 

@@ -28,19 +28,27 @@ pub(super) struct Budget {
     pub(super) default_kv: u64,
 }
 
-/// Decides limits and sizes of a model with these states.
+/// What a model keeps per sequence.
+pub(super) struct Needs<'a> {
+    pub(super) states: &'a [StateDecl],
+    pub(super) has_encoder: bool,
+    /// What recurrent states need to know of a row that may be taken back, over all layers.
+    pub(super) draft_row_bytes: usize,
+}
+
+/// Decides limits and sizes of a model.
 pub(super) fn size(
     facts: &ModelFacts,
-    states: &[StateDecl],
-    has_encoder: bool,
+    needs: &Needs<'_>,
     (options, budget): (&RunnerOptions, Budget),
     notes: &mut Vec<String>,
 ) -> Result<Sizes, BuildError> {
-    let recurrent = size_recurrent(states, options, budget.free)?;
+    let recurrent = size_recurrent(needs, options, budget.free)?;
     let left = Budget { free: budget.free.saturating_sub(recurrent.bytes), ..budget };
-    let paged = size_pages(facts, states, (options, left), notes)?;
-    let source =
-        has_encoder.then_some(SourceLimits { max_len: paged.max_model_len, num_blocks: paged.num_blocks });
+    let paged = size_pages(facts, needs.states, (options, left), notes)?;
+    let source = needs
+        .has_encoder
+        .then_some(SourceLimits { max_len: paged.max_model_len, num_blocks: paged.num_blocks });
     let limits = RunnerLimits {
         max_num_batched_tokens: options.max_num_batched_tokens.max(options.max_num_seqs),
         max_num_seqs: options.max_num_seqs,
@@ -49,6 +57,7 @@ pub(super) fn size(
         num_blocks: paged.num_blocks,
         vocab_size: facts.vocab_size,
         has_recurrent_state: recurrent.num_slots > 0,
+        max_num_drafts: options.max_num_drafts,
         source,
     };
     let states = StateSizes {
@@ -57,6 +66,8 @@ pub(super) fn size(
         num_blocks: paged.num_blocks,
         num_source_blocks: paged.num_blocks,
         num_slots: recurrent.num_slots,
+        num_seqs: options.max_num_seqs,
+        max_drafts: options.max_num_drafts,
     };
     Ok(Sizes {
         limits,
@@ -75,8 +86,8 @@ struct Recurrent {
     bytes: u64,
 }
 
-fn size_recurrent(states: &[StateDecl], options: &RunnerOptions, free: u64) -> Result<Recurrent, BuildError> {
-    let slot_bytes = recurrent_bytes_per_slot(states);
+fn size_recurrent(needs: &Needs<'_>, options: &RunnerOptions, free: u64) -> Result<Recurrent, BuildError> {
+    let slot_bytes = recurrent_bytes_per_slot(needs.states);
     if slot_bytes == 0 {
         return Ok(Recurrent::default());
     }
@@ -85,9 +96,12 @@ fn size_recurrent(states: &[StateDecl], options: &RunnerOptions, free: u64) -> R
         .num_state_snapshots
         .unwrap_or_else(|| (DEFAULT_SNAPSHOT_BYTES / slot_bytes).min(DEFAULT_MAX_SNAPSHOTS));
     let num_slots = max_num_seqs + num_snapshots;
-    let bytes = num_slots as u64 * slot_bytes as u64;
+    let draft_bytes = options.max_num_drafts * needs.draft_row_bytes;
+    let snapshot_bytes = num_snapshots as u64 * slot_bytes as u64;
+    let seq_bytes = (slot_bytes + draft_bytes) as u64;
+    let bytes = max_num_seqs as u64 * seq_bytes + snapshot_bytes;
     if bytes > free {
-        let fits = (free / slot_bytes as u64).saturating_sub(num_snapshots as u64);
+        let fits = free.saturating_sub(snapshot_bytes) / seq_bytes;
         return Err(BuildError::RecurrentState { max_num_seqs, needed: bytes, available: free, fits });
     }
     Ok(Recurrent { num_slots, num_snapshots, bytes })

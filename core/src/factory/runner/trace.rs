@@ -17,6 +17,8 @@ pub(super) struct Traced {
     pub(super) lm_head: Graph,
     pub(super) encoder: Option<Graph>,
     pub(super) mtp: Vec<Graph>,
+    /// One per MTP depth, or none.
+    pub(super) mtp_heads: Vec<Graph>,
     pub(super) vision: Option<Graph>,
     pub(super) facts: ModelFacts,
 }
@@ -24,7 +26,8 @@ pub(super) struct Traced {
 impl Traced {
     /// All entry points.
     fn graphs(&self) -> impl Iterator<Item = &Graph> {
-        [&self.text, &self.lm_head].into_iter().chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
+        let heads = [&self.text, &self.lm_head].into_iter().chain(&self.mtp_heads);
+        heads.chain(&self.encoder).chain(&self.mtp).chain(&self.vision)
     }
 }
 
@@ -48,11 +51,15 @@ pub(super) fn trace(
         (info.bool(&format!("has_{name}")) == Some(true)).then(|| entry(name, 0)).transpose()
     };
     let size = |key: &str| info.size(key).unwrap_or(0);
+    let num_mtp = size("mtp_layers");
+    let num_heads = if info.bool("has_mtp_head") == Some(true) { num_mtp } else { 0 };
+    let depths = |name, count| (0..count).map(|depth| entry(name, depth)).collect::<Result<_, _>>();
     let traced = Traced {
         text: entry("text", 0)?,
         lm_head: entry("lm_head", 0)?,
         encoder: optional("encoder")?,
-        mtp: (0..size("mtp_layers")).map(|depth| entry("mtp", depth)).collect::<Result<_, _>>()?,
+        mtp: depths("mtp", num_mtp)?,
+        mtp_heads: depths("mtp_head", num_heads)?,
         vision: optional("vision")?,
         facts: ModelFacts {
             num_layers: size("num_layers"),

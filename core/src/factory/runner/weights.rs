@@ -15,8 +15,10 @@ pub(super) struct Resolved {
     pub(super) text: Resolution,
     pub(super) lm_head: Resolution,
     pub(super) encoder: Option<Resolution>,
-    /// Of the MTP depths that the checkpoint has, in order.
-    pub(super) mtp: Vec<Resolution>,
+    /// Of the MTP depths that the checkpoint has, in order, with those of their heads.
+    pub(super) mtp: Vec<(Resolution, Option<Resolution>)>,
+    /// Of the vision tower, if the checkpoint has one.
+    pub(super) vision: Option<Resolution>,
 }
 
 /// Matches all entry points with the checkpoint and reports every problem at once.
@@ -32,11 +34,12 @@ pub(super) fn resolve_all(
     let text = matcher.required(&traced.text);
     let lm_head = matcher.required(&traced.lm_head);
     let encoder = traced.encoder.as_ref().map(|graph| matcher.required(graph));
-    let mtp = traced.mtp.iter().filter_map(|graph| matcher.optional(graph)).collect();
-    // Images are not served, but the tensors are known.
-    if let Some(graph) = &traced.vision {
-        matcher.optional(graph);
-    }
+    let mtp = traced.mtp.iter().enumerate().filter_map(|(depth, graph)| {
+        let weights = matcher.optional(graph)?;
+        Some((weights, traced.mtp_heads.get(depth).map(|head| matcher.required(head))))
+    });
+    let mtp = mtp.collect();
+    let vision = traced.vision.as_ref().and_then(|graph| matcher.optional(graph));
     let Matcher { report, claimed, .. } = matcher;
     if !report.is_empty() {
         let checkpoint = source.map_or_else(String::new, |s| s.path().display().to_string());
@@ -50,7 +53,7 @@ pub(super) fn resolve_all(
         }
         notes.push(text);
     }
-    Ok(Resolved { text, lm_head, encoder, mtp })
+    Ok(Resolved { text, lm_head, encoder, mtp, vision })
 }
 
 struct Matcher<'a> {

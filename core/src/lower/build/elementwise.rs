@@ -17,6 +17,13 @@ impl Builder<'_> {
         Ok(Step::Affine { x, factor, shift, out: self.new_reg(node.outputs[0]) })
     }
 
+    pub(super) fn clamp(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {
+        let x = self.reg(reader, 0)?;
+        let low = reader.optional_float("min")?.unwrap_or(f32::NEG_INFINITY);
+        let high = reader.optional_float("max")?.unwrap_or(f32::INFINITY);
+        Ok(Step::Clamp { x, low, high, out: self.new_reg(node.outputs[0]) })
+    }
+
     /// Activations are combined by a launch, what is known at load at load.
     pub(super) fn binary(&mut self, node: &Node, reader: &Reader<'_>, f: Combine) -> Result<Option<Step>> {
         let (a, b) = (reader.input(0), reader.input(1));

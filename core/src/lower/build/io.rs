@@ -8,9 +8,20 @@ impl Builder<'_> {
     pub(super) fn input(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Option<Step>> {
         let name = reader.text("name")?;
         reader.without_effect("width"); // It is in the shape.
+        if let Some(side) = reader.optional_size("side")? {
+            let known = *self.plan.position_table.get_or_insert(side);
+            if known != side {
+                let detail = format!("tables of positions of {known} and {side} rows have no kernel");
+                return Err(reader.unsupported(&detail));
+            }
+        }
         let id = node.outputs[0];
         if self.graph.value(id).kind == ValueKind::Float {
-            if name != "hidden" {
+            // Rows of images are read where they are merged.
+            if name == "image_rows" {
+                return Ok(None);
+            }
+            if !matches!(name, "hidden" | "pixels" | "position_weights") {
                 return Err(reader.unsupported(&format!("the input `{name}` is not fed")));
             }
             let reg = self.new_reg(id);
@@ -38,14 +49,20 @@ impl Builder<'_> {
         if kind == "tokens" {
             return Err(reader.unsupported("a state of token ids has no kernel"));
         }
-        if reader.flag("v_is_k_prefix")? {
-            return Err(reader.unsupported("values that are a prefix of the keys have no kernel"));
-        }
         // All tokens are kept, so a window needs no care here: it is an attribute of attention.
-        for key in ["name", "num_heads", "k_dim", "v_dim", "window", "shape"] {
+        for key in ["name", "num_heads", "k_dim", "v_dim", "v_is_k_prefix", "window", "shape"] {
             reader.without_effect(key);
         }
         Ok(None)
+    }
+
+    /// The input that a value is, or the op that made it.
+    pub(super) fn source_of(&self, id: ValueId) -> &str {
+        let producer = self.graph.producer(id);
+        match producer.attrs.str("name") {
+            Some(name) if producer.op.name == "input/1" => name,
+            _ => producer.op.name,
+        }
     }
 
     /// Checks that a value is what this entry is fed with: ids of its rows or their positions.
@@ -57,12 +74,10 @@ impl Builder<'_> {
             (_, Fed::Ids) => "token_ids",
             (_, Fed::Positions) => "positions",
         };
-        let producer = self.graph.producer(id);
-        let found = producer.attrs.str("name").unwrap_or("");
-        if producer.op.name == "input/1" && found == expected {
+        let found = self.source_of(id);
+        if found == expected {
             return Ok(());
         }
-        let found = if producer.op.name == "input/1" { found } else { producer.op.name };
         Err(reader.unsupported(&format!(
             "works on the input `{expected}` in the entry point `{}`, found `{found}`",
             self.graph.entry

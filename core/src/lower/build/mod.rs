@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod indexer;
 mod io;
 mod linear;
 mod moe;
@@ -10,6 +11,7 @@ mod positions;
 mod reader;
 mod recurrent;
 mod shape;
+mod vision;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use metrale_graph::resolve::{Resolution, ResolvedWeight};
 use metrale_graph::{Graph, Node, StateDecl, StateKind, ValueId, ValueKind};
 
 use super::plan::{Combine, Function, MatrixId, Plan, Planned, Reg, StateId, Step, Vector, VectorId};
-use super::{LowerError, Taps};
+use super::{LowerError, Taps, Target};
 use reader::Reader;
 
 type Result<T> = std::result::Result<T, LowerError>;
@@ -27,13 +29,13 @@ pub(super) fn build(
     graph: &Graph,
     resolution: &Resolution,
     states: &[StateDecl],
-    taps: Taps,
+    target: Target,
 ) -> Result<Plan> {
     let mut builder = Builder {
         graph,
         resolution,
         states,
-        taps,
+        target,
         plan: Plan::default(),
         regs: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -49,7 +51,7 @@ struct Builder<'a> {
     graph: &'a Graph,
     resolution: &'a Resolution,
     states: &'a [StateDecl],
-    taps: Taps,
+    target: Target,
     plan: Plan,
     /// Where activations are.
     regs: BTreeMap<ValueId, Reg>,
@@ -62,7 +64,8 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn node(&mut self, node: &Node) -> Result<()> {
         // These compute nothing; facts of the model may have any attribute.
-        if matches!(node.op.name, "scope/1" | "info/1") || node.op.name == "tap/1" && self.taps == Taps::Drop
+        if matches!(node.op.name, "scope/1" | "info/1")
+            || node.op.name == "tap/1" && self.target.taps == Taps::Drop
         {
             return Ok(());
         }
@@ -97,18 +100,26 @@ impl Builder<'_> {
             "div/1" => return self.binary(node, reader, Combine::Div),
             "embedding/1" => self.embedding(node, reader)?,
             "linear/1" => self.linear(node, reader)?,
+            "head_linear/1" => self.head_linear(node, reader)?,
             "rms_norm/1" => self.rms_norm(node, reader)?,
             "layer_norm/1" => self.layer_norm(node, reader)?,
             "l2_norm/1" => self.l2_norm(node, reader)?,
             "concat/1" => self.concat(node, reader)?,
+            "repeat/1" => self.repeat(node, reader)?,
+            "group_rows/1" => return self.group_rows(node, reader),
+            "merge_rows/1" => return self.merge_rows(node, reader),
+            "sum/1" => self.reduce(node, reader, |_| 1.0)?,
+            "mean/1" => self.reduce(node, reader, |count| 1.0 / count as f32)?,
             "rope/1" => self.rope(node, reader)?,
             "sinusoid/1" => self.sinusoid(node, reader)?,
             "kv_write/1" => self.kv_write(reader)?,
             "attention/1" => self.attention(node, reader)?,
+            "indexer_topk/1" => self.indexer_topk(node, reader)?,
             "causal_conv1d/1" => self.causal_conv1d(node, reader)?,
             "gated_delta_rule/1" => self.gated_delta_rule(node, reader)?,
             "moe/1" => self.moe(node, reader)?,
             "affine/1" => self.affine(node, reader)?,
+            "clamp/1" => self.clamp(node, reader)?,
             "silu/1" => self.unary(node, reader, Function::Silu)?,
             "sigmoid/1" => self.unary(node, reader, Function::Sigmoid)?,
             "relu/1" => self.unary(node, reader, Function::Relu)?,
@@ -134,6 +145,7 @@ impl Builder<'_> {
     fn new_reg(&mut self, id: ValueId) -> Reg {
         let width = self.dims(id).iter().product();
         let reg = self.scratch(width);
+        self.plan.divisors[reg.0] = self.graph.value(id).shape[0].div;
         self.regs.insert(id, reg);
         reg
     }
@@ -141,6 +153,7 @@ impl Builder<'_> {
     /// A register that no value names.
     fn scratch(&mut self, width: usize) -> Reg {
         self.plan.widths.push(width);
+        self.plan.divisors.push(1);
         Reg(self.plan.widths.len() - 1)
     }
 

@@ -3,7 +3,7 @@
 use metrale_graph::Node;
 
 use super::{Builder, Reader, Result, Step};
-use crate::lower::plan::{Experts, Function, Groups, Moe, Scoring};
+use crate::lower::plan::{ExpertActivation, Experts, Function, Groups, Moe, Scoring};
 
 impl Builder<'_> {
     pub(super) fn moe(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {
@@ -41,16 +41,38 @@ impl Builder<'_> {
         let shape = self.graph.value(reader.input(2)).fixed_shape().unwrap_or_default();
         let [count, inner, _] = <[usize; 3]>::try_from(shape)
             .map_err(|found| reader.unsupported(&format!("experts of shape {found:?} have no kernel")))?;
-        let activations = [("silu", Function::Silu), ("relu", Function::Relu), ("gelu", Function::Gelu)];
+        let up = reader.optional_input(3).map(|id| self.matrix(reader, id)).transpose()?;
         let experts = Experts {
             count,
             gate: self.matrix(reader, reader.input(2))?,
-            up: reader.optional_input(3).map(|id| self.matrix(reader, id)).transpose()?,
+            up,
             down: self.matrix(reader, reader.input(4))?,
-            activation: reader.choice("activation", &activations)?,
+            gate_bias: self.optional_vector(reader, 6)?,
+            down_bias: self.optional_vector(reader, 8)?,
+            activation: expert_activation(reader, up.is_some())?,
         };
-        // Of swigluoai, which has no kernel.
-        reader.without_effect("alpha");
+        let is_gated = experts.up.is_some();
+        if is_gated && (experts.gate_bias.is_some() || reader.optional_input(7).is_some()) {
+            return Err(reader.unsupported("gated experts with biases have no kernel"));
+        }
         Ok((experts, inner))
     }
+}
+
+fn expert_activation(reader: &Reader<'_>, has_up: bool) -> Result<ExpertActivation> {
+    let (limit, alpha) = (reader.optional_float("limit")?, reader.float("alpha")?);
+    let activation = match (reader.text("activation")?, limit) {
+        ("swigluoai", limit) => {
+            return Ok(ExpertActivation::SwigluOai { limit: limit.unwrap_or(f32::INFINITY), alpha });
+        }
+        ("silu", Some(limit)) if has_up => return Ok(ExpertActivation::ClampedSilu { limit }),
+        (_, Some(_)) => {
+            return Err(reader.unsupported("a limit goes with silu and swigluoai of two matrices"));
+        }
+        (_, None) => {
+            let known = [("silu", Function::Silu), ("relu", Function::Relu), ("gelu", Function::Gelu)];
+            reader.choice("activation", &known)?
+        }
+    };
+    Ok(ExpertActivation::Function(activation))
 }

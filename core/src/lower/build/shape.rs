@@ -3,6 +3,7 @@
 use metrale_graph::{Node, ValueId};
 
 use super::{Builder, Reader, Result, Step};
+use crate::lower::DeviceKind;
 use crate::lower::plan::Columns;
 
 impl Builder<'_> {
@@ -33,6 +34,30 @@ impl Builder<'_> {
             start += count;
         }
         Ok(None)
+    }
+
+    /// An entry side by side with its copies. Axes before it are folded into the rows.
+    pub(super) fn repeat(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {
+        let (x, axis, times) = (self.reg(reader, 0)?, reader.size("axis")?, reader.size("times")?);
+        let part = (x, self.inner(reader.input(0), axis));
+        Ok(Step::Concat { parts: vec![part; times], out: self.new_reg(node.outputs[0]) })
+    }
+
+    /// Sums along an axis, times a factor of its length.
+    pub(super) fn reduce(
+        &mut self,
+        node: &Node,
+        reader: &Reader<'_>,
+        factor: impl Fn(usize) -> f32,
+    ) -> Result<Step> {
+        if self.target.device == DeviceKind::Cuda {
+            return Err(reader.unsupported(""));
+        }
+        let (x, axis) = (self.reg(reader, 0)?, reader.size("axis")?);
+        let count = self.graph.value(reader.input(0)).shape[axis].size().unwrap_or(1);
+        let inner = self.inner(reader.input(0), axis);
+        let (factor, out) = (factor(count), self.new_reg(node.outputs[0]));
+        Ok(Step::Reduce { x, count, inner, factor, out })
     }
 
     pub(super) fn concat(&mut self, node: &Node, reader: &Reader<'_>) -> Result<Step> {

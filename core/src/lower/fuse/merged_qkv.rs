@@ -46,7 +46,7 @@ struct Path {
 fn find(plan: &Plan) -> Option<Found> {
     let reads = num_reads(plan);
     plan.steps.iter().enumerate().find_map(|(write, planned)| {
-        let Step::KvWrite { state, k, v } = planned.step else { return None };
+        let Step::KvWrite { state, k, v: Some(v) } = planned.step else { return None };
         let (q, heads) = queries(plan, write, state)?;
         let (q_path, k_path) = (path(plan, &reads, q)?, path(plan, &reads, k)?);
         let values = stored_by(plan, v).filter(|_| reads[v.0] == 1)?;

@@ -1,6 +1,6 @@
 //! Which registers a launch reads and writes.
 
-use super::{Epilogue, Operand, Projection, Reg, Step};
+use super::{Epilogue, Operand, Plan, Projection, Reg, StateId, Step};
 
 impl Step {
     /// Registers that it reads.
@@ -28,11 +28,17 @@ impl Step {
             | Self::Conv { x, .. }
             | Self::Unary { x, .. }
             | Self::Affine { x, .. }
+            | Self::Clamp { x, .. }
+            | Self::MergeImages { x, .. }
+            | Self::Reduce { x, .. }
             | Self::Convert { x, .. }
+            | Self::HeadLinear { x, .. }
             | Self::GatedHalves { x, .. }
             | Self::Slice { x, .. } => vec![x],
             Self::QkvWrite(qkv) => vec![&mut qkv.x],
-            Self::KvWrite { k, v, .. } => vec![k, v],
+            Self::KvWrite { k, v, .. } => std::iter::once(k).chain(v).collect(),
+            Self::Index(index) => std::iter::once(&mut index.q).chain(&mut index.head_weights).collect(),
+            Self::SparseAttention { q, select, .. } => vec![q, &mut select.entries],
             Self::LocalAttention { q, k, v, .. } => vec![q, k, v],
             Self::DeltaRule { q, k, v, g, beta, .. } => vec![q, k, v, g, beta],
             Self::Moe(moe) => vec![&mut moe.x, &mut moe.logits],
@@ -59,6 +65,7 @@ impl Step {
             Self::KvWrite { .. } => vec![],
             Self::Moe(moe) => vec![&mut moe.inner, &mut moe.chosen, &mut moe.out],
             Self::QkvWrite(qkv) => vec![&mut qkv.q],
+            Self::Index(index) => vec![&mut index.out],
             Self::Embed { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
@@ -72,10 +79,24 @@ impl Step {
             | Self::Unary { out, .. }
             | Self::Binary { out, .. }
             | Self::Affine { out, .. }
+            | Self::Clamp { out, .. }
+            | Self::MergeImages { out, .. }
+            | Self::Reduce { out, .. }
             | Self::Convert { out, .. }
             | Self::GatedHalves { out, .. }
+            | Self::HeadLinear { out, .. }
+            | Self::SparseAttention { out, .. }
             | Self::Slice { out, .. }
             | Self::Concat { out, .. } => vec![out],
+        }
+    }
+
+    /// The recurrent state that it changes, and the registers that the change is computed from.
+    fn recurrence(&self) -> Option<(StateId, Vec<Reg>)> {
+        match self {
+            Self::Conv { state, x, .. } => Some((*state, vec![*x])),
+            Self::DeltaRule { state, k, v, g, beta, .. } => Some((*state, vec![*k, *v, *g, *beta])),
+            _ => None,
         }
     }
 
@@ -87,7 +108,9 @@ impl Step {
             | Self::L2Norm { x, out, .. }
             | Self::Rope { x, out, .. }
             | Self::Unary { x, out, .. }
-            | Self::Affine { x, out, .. } => Some((*x, *out)),
+            | Self::MergeImages { x, out }
+            | Self::Affine { x, out, .. }
+            | Self::Clamp { x, out, .. } => Some((*x, *out)),
             Self::Binary { a, b, out, .. } if !matches!(b, Operand::Reg(b) | Operand::PerRow(b) if b == a) => {
                 Some((*a, *out))
             }
@@ -97,5 +120,15 @@ impl Step {
             },
             _ => None,
         }
+    }
+}
+
+impl Plan {
+    /// Recurrent states with the numbers per row that change them: what has to be kept of a row that may be taken back.
+    pub fn recurrent_inputs(&self) -> impl Iterator<Item = (StateId, usize)> + '_ {
+        self.steps.iter().filter_map(|planned| {
+            let (state, regs) = planned.step.recurrence()?;
+            Some((state, regs.iter().map(|reg| self.widths[reg.0]).sum()))
+        })
     }
 }

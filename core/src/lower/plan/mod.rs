@@ -11,8 +11,8 @@ use metrale_graph::Source;
 use metrale_graph::resolve::ResolvedWeight;
 
 pub use params::{
-    Attend, Columns, Combine, DeltaRule, Epilogue, Experts, Function, Groups, HeadNorm, KvHeads, Moe,
-    Operand, Projection, QkvWrite, Scoring,
+    Attend, Columns, Combine, DeltaRule, Epilogue, ExpertActivation, Experts, Function, Groups, HeadNorm, Ids,
+    Index, KvHeads, Moe, Operand, Pool, Projection, QkvWrite, Scoring, Sections, Select, Streams,
 };
 pub use step::Step;
 
@@ -85,6 +85,8 @@ pub struct RotaryTable {
     pub inv_freq: VectorId,
     /// Multiplies sine and cosine.
     pub attention_factor: f32,
+    /// Which position each pair follows.
+    pub streams: Streams,
 }
 
 /// What a device executes for one entry point.
@@ -94,6 +96,8 @@ pub struct Plan {
     pub steps: Vec<Planned>,
     /// Width of every register.
     pub widths: Vec<usize>,
+    /// Rows of the step that make one row of a register: 1, but for what a vision tower computes of blocks of patches.
+    pub divisors: Vec<usize>,
     /// Element type of every register.
     pub types: Vec<ElementType>,
     /// Buffer of every register; filled by the memory plan.
@@ -106,6 +110,8 @@ pub struct Plan {
     pub vectors: Vec<Vector>,
     /// Rotary tables.
     pub tables: Vec<RotaryTable>,
+    /// Rows of the square table of positions that `position_taps` refer to.
+    pub position_table: Option<usize>,
     /// Float inputs by name.
     pub inputs: Vec<(String, Reg)>,
     /// Outputs by name.
@@ -125,10 +131,10 @@ impl Plan {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, r)| *r)
     }
 
-    /// Bytes of a row of a register.
+    /// Bytes of a register per row of the step, rounded up to whole elements.
     #[must_use]
     pub fn row_bytes(&self, reg: Reg) -> usize {
-        self.widths[reg.0] * self.types[reg.0].num_bytes()
+        self.widths[reg.0].div_ceil(self.divisors[reg.0]) * self.types[reg.0].num_bytes()
     }
 
     /// Bytes per row that the buffers take.

@@ -23,6 +23,35 @@ pub enum Function {
     GeluTanh,
 }
 
+/// Which ids a lookup reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// The rows' own: tokens, the tokens after them, source tokens.
+    Rows,
+    /// Four entries of a square table of positions for each patch.
+    PositionTaps,
+}
+
+/// Which position streams a rotary table follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// One position per row.
+    One,
+    /// Frame, row and column of the rows of a text with images.
+    Text(Sections),
+    /// Frame, row and column of patches.
+    Patches(Sections),
+}
+
+/// How pairs are dealt out to three position streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// Pairs per stream.
+    pub sizes: [usize; 3],
+    /// Streams follow one another instead of taking turns.
+    pub blocked: bool,
+}
+
 /// A function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combine {
@@ -100,6 +129,58 @@ pub struct Attend {
     pub softcap: Option<f32>,
 }
 
+/// The positions that rows see, chosen by a [`Step::Index`](super::Step::Index).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Select {
+    /// `[T, num_entries]`, or `[T, kv_heads, num_entries]`: whole numbers, negative ones stand for nothing.
+    pub entries: Reg,
+    /// Entries of a row and head.
+    pub num_entries: usize,
+    /// KV heads see positions of their own.
+    pub per_head: bool,
+    /// Positions of an entry.
+    pub block: usize,
+}
+
+/// What competes for being seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// Positions, one by one.
+    Positions,
+    /// Blocks of positions, by their best score.
+    MaxScores {
+        /// Positions per block.
+        block: usize,
+        /// Blocks up to the row's own that come first.
+        local_blocks: usize,
+    },
+}
+
+/// Chooses positions: `score(j) = Σₕ wₕ · act(scale · qₕ·kⱼ)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Index {
+    /// The keys, of one head.
+    pub state: StateId,
+    /// `[T, heads, k_dim]`
+    pub q: Reg,
+    /// Index heads.
+    pub heads: usize,
+    /// `[T, heads]`; left out, every head weighs 1.
+    pub head_weights: Option<Reg>,
+    /// Entries to choose.
+    pub top_k: usize,
+    /// Multiplies the products.
+    pub scale: f32,
+    /// Negative products count as 0.
+    pub relu: bool,
+    /// Every head chooses for itself.
+    pub per_head: bool,
+    /// What competes.
+    pub pool: Pool,
+    /// `[T, top_k]`, or `[T, heads, top_k]`: whole numbers, best first, −1 for what is left.
+    pub out: Reg,
+}
+
 /// Heads and widths of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvHeads {
@@ -142,6 +223,25 @@ pub struct Groups {
     pub top: usize,
 }
 
+/// What an expert computes between its matrices, from `g = gate · x` and `u = up · x`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ExpertActivation {
+    /// `f(g)`, times `u` where there is an up matrix.
+    Function(Function),
+    /// `silu(min(g, limit)) · clamp(u, ±limit)`
+    ClampedSilu {
+        /// Largest gate, largest magnitude of `u`.
+        limit: f32,
+    },
+    /// `g · sigmoid(alpha · g) · (clamp(u, ±limit) + 1)` with `g` at most `limit`.
+    SwigluOai {
+        /// Largest gate, largest magnitude of `u`.
+        limit: f32,
+        /// Slope of the sigmoid.
+        alpha: f32,
+    },
+}
+
 /// Weights of all experts and what happens between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
@@ -153,8 +253,12 @@ pub struct Experts {
     pub up: Option<MatrixId>,
     /// `[E · H, I]`
     pub down: MatrixId,
-    /// Applied to the gate, before it is multiplied with up.
-    pub activation: Function,
+    /// `[E, I]`; gated experts have none.
+    pub gate_bias: Option<VectorId>,
+    /// `[E, H]`
+    pub down_bias: Option<VectorId>,
+    /// What happens between the matrices.
+    pub activation: ExpertActivation,
 }
 
 /// A mixture of experts.

@@ -1,18 +1,27 @@
 //! The launches of a plan.
 
 use super::{
-    Attend, Columns, Combine, DeltaRule, Function, KvHeads, MatrixId, Moe, Operand, Projection, QkvWrite,
-    Reg, StateId, TableId, VectorId,
+    Attend, Columns, Combine, DeltaRule, Function, Ids, Index, KvHeads, MatrixId, Moe, Operand, Projection,
+    QkvWrite, Reg, Select, StateId, TableId, VectorId,
 };
 
 /// One launch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Rows of a table by the entry's ids.
+    /// Rows of a table.
     Embed {
+        /// By what.
+        ids: Ids,
         /// The table.
         matrix: MatrixId,
-        /// `[T, width]`
+        /// `[T, width]`, or `[T, n, width]` for n ids per row.
+        out: Reg,
+    },
+    /// Replaces rows of text by rows of images, in place.
+    MergeImages {
+        /// Input.
+        x: Reg,
+        /// Output.
         out: Reg,
     },
     /// Products that share their input.
@@ -21,6 +30,17 @@ pub enum Step {
         x: Reg,
         /// The products.
         projections: Vec<Projection>,
+    },
+    /// Every head's product with a matrix of its own.
+    HeadLinear {
+        /// `[T, heads, K]`
+        x: Reg,
+        /// Heads.
+        heads: usize,
+        /// `[heads · N, K]`
+        matrix: MatrixId,
+        /// `[T, heads, N]`
+        out: Reg,
     },
     /// Root-mean-square norm of rows of `width`.
     RmsNorm {
@@ -104,15 +124,30 @@ pub enum Step {
         state: StateId,
         /// `[T, kv_heads, k_dim]`
         k: Reg,
-        /// `[T, kv_heads, v_dim]`
-        v: Reg,
+        /// `[T, kv_heads, v_dim]`; left out where values are the first dimensions of the keys.
+        v: Option<Reg>,
     },
+    /// Chooses the positions that a sparse attention reads.
+    Index(Box<Index>),
     /// Attention over a cache.
     Attention {
         /// The cache.
         state: StateId,
         /// `[T, heads, k_dim]`
         q: Reg,
+        /// How.
+        how: Attend,
+        /// `[T, heads, v_dim]`
+        out: Reg,
+    },
+    /// Attention over chosen positions of a cache.
+    SparseAttention {
+        /// The cache.
+        state: StateId,
+        /// `[T, heads, k_dim]`
+        q: Reg,
+        /// The positions.
+        select: Select,
         /// How.
         how: Attend,
         /// `[T, heads, v_dim]`
@@ -191,6 +226,19 @@ pub enum Step {
         /// Output.
         out: Reg,
     },
+    /// Sums of `count` neighbouring runs of `inner` floats, times `factor`.
+    Reduce {
+        /// Input.
+        x: Reg,
+        /// Runs that are added up.
+        count: usize,
+        /// Floats per run.
+        inner: usize,
+        /// Multiplies the sums.
+        factor: f32,
+        /// Output.
+        out: Reg,
+    },
     /// `factor · x + shift`.
     Affine {
         /// Input.
@@ -199,6 +247,17 @@ pub enum Step {
         factor: f32,
         /// Summand.
         shift: f32,
+        /// Output.
+        out: Reg,
+    },
+    /// `min(max(x, low), high)`.
+    Clamp {
+        /// Input.
+        x: Reg,
+        /// Lower bound; −∞ does not bind.
+        low: f32,
+        /// Upper bound; ∞ does not bind.
+        high: f32,
         /// Output.
         out: Reg,
     },

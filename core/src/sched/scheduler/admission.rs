@@ -21,7 +21,8 @@ struct PrefixHit {
 impl Scheduler {
     /// Moves the head of the queue to the running sequences if there is room.
     pub(super) fn admit_next(&mut self, plan: &mut StepPlan) -> bool {
-        if self.running.len() >= self.max_num_seqs
+        let width = self.waiting.front().map_or(1, Sequence::width);
+        if self.num_seqs() + width > self.max_num_seqs
             || self
                 .blocked_at
                 .is_some_and(|(kv, sources)| self.kv.num_free() <= kv && self.sources.num_free() <= sources)
@@ -31,8 +32,8 @@ impl Scheduler {
         let Some(mut seq) = self.waiting.pop_front() else { return false };
         let hit = self.prefix_hit(&mut seq);
         self.kv.adopt_prefix(&mut seq.table, hit.num_blocks);
-        // A spare page for each running sequence, so that it is not preempted right away.
-        let needed = self.kv.num_missing(&seq.table, seq.tokens.len()) + self.running.len();
+        // A spare page for each running sequence or beam, so that it is not preempted right away.
+        let needed = self.kv.num_missing(&seq.table, seq.tokens.len()) + self.num_seqs();
         let fits = needed <= self.kv.num_free()
             && seq.source_len().div_ceil(self.sources.block_size()) <= self.sources.num_free();
         let slot = if fits { self.slots.allocate() } else { None };

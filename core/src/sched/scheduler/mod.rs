@@ -4,10 +4,14 @@
 //! sequence is admitted when pages for all its known tokens are free. When a decoding sequence needs a page and none
 //! is free, the latest running sequence loses its pages and is computed again later; its client notices nothing.
 //!
+//! With speculative decoding a decoding sequence has rows for its drafts too (`drafting`).
+//!
 //! A model with an encoder has a second pool, for what decoders see of sources. A sequence gets all pages of its source at
 //! admission; the step with its first rows encodes it.
 
 mod admission;
+mod beams;
+mod drafting;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,14 +20,17 @@ use crate::error::EngineError;
 use crate::exec::sample::Sampler;
 use crate::exec::{Logits, RunnerLimits, StateSlot};
 use crate::kv::KvCache;
+use crate::speculative::{DraftStats, SpeculativeConfig};
 use crate::ssm::{SnapshotIndex, SnapshotSlot, StatePool};
 
 use crate::sched::config::SchedulerConfig;
 use crate::sched::engine::EngineSnapshot;
 use crate::sched::metrics::EngineMetrics;
-use crate::sched::plan::{Scheduled, StepPlan};
+use crate::sched::plan::{Phase, Scheduled, StepPlan};
 use crate::sched::request::{Event, FinishReason, RequestId};
 use crate::sched::sequence::{Limits, Sequence};
+
+pub(in crate::sched) use drafting::DraftPlan;
 
 /// A sequence that holds pages and a state slot.
 #[derive(Debug)]
@@ -45,6 +52,9 @@ pub(in crate::sched) struct Scheduler {
     max_num_seqs: usize,
     max_prompt_logprobs_rows: usize,
     has_recurrent_state: bool,
+    /// No more drafts than the runner can take back; `None` if nothing is drafted.
+    speculative: Option<SpeculativeConfig>,
+    draft_stats: DraftStats,
     limits: Limits,
     kv: KvCache,
     /// Pages of sources; none for a model without an encoder.
@@ -73,10 +83,8 @@ impl Scheduler {
         limits: &RunnerLimits,
         num_snapshot_slots: usize,
     ) -> Self {
-        let cap = |own: usize, cap: Option<usize>| own.min(cap.unwrap_or(own)).max(1);
         let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
-        // Every running sequence can have its decode row in every step.
-        let max_num_seqs = cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens);
+        let max_num_seqs = max_num_seqs(config, limits);
         // With a source, equal target tokens do not mean equal keys and values.
         let share_prefixes = config.enable_prefix_caching && limits.source.is_none();
         let use_snapshots = limits.has_recurrent_state && share_prefixes;
@@ -85,6 +93,8 @@ impl Scheduler {
             max_num_seqs,
             max_prompt_logprobs_rows: config.max_prompt_logprobs_rows.max(1),
             has_recurrent_state: limits.has_recurrent_state,
+            speculative: drafting::within(config.speculative, limits),
+            draft_stats: DraftStats::default(),
             limits: Limits { eos_token_ids: config.eos_token_ids.clone(), max_len: max_len(limits) },
             kv: KvCache::new(limits.num_blocks, limits.block_size, share_prefixes),
             sources: KvCache::new(limits.source.map_or(1, |s| s.num_blocks), limits.block_size, false),
@@ -103,6 +113,11 @@ impl Scheduler {
 
     pub(in crate::sched) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences that running requests can have in a step.
+    fn num_seqs(&self) -> usize {
+        self.running.iter().map(|r| r.seq.width()).sum()
     }
 
     pub(in crate::sched) fn submit(&mut self, seq: Sequence) {
@@ -177,8 +192,14 @@ impl Scheduler {
         plan.finish();
     }
 
-    /// Takes in the results of a step that was computed.
-    pub(in crate::sched) fn complete(&mut self, plan: &mut StepPlan, logits: &Logits) {
+    /// Takes in the results of a step that was computed. `drafts` learns of the sequences that end with it.
+    pub(in crate::sched) fn complete(
+        &mut self,
+        plan: &mut StepPlan,
+        logits: &Logits,
+        drafts: &mut DraftPlan,
+    ) {
+        drafts.clear();
         let now = Instant::now();
         self.metrics.iteration_tokens.record(plan.batch.num_tokens() as f64);
         for scheduled in &plan.seqs {
@@ -190,6 +211,7 @@ impl Scheduler {
             if let Event::Finished { .. } = event {
                 self.metrics.record_times(&self.running[index].seq.timeline, now);
             }
+            self.plan_last_slots(index, drafts);
             self.end_running(index, |_| event);
         }
         self.ended = ended;
@@ -207,6 +229,7 @@ impl Scheduler {
             num_free_blocks: self.kv.num_free(),
             block_size: self.kv.block_size(),
             num_preemptions: self.num_preemptions,
+            drafts: self.draft_stats,
             draining: false,
             healthy: true,
         };
@@ -220,6 +243,10 @@ impl Scheduler {
     fn schedule_decodes(&mut self, plan: &mut StepPlan, budget: &mut Budget) {
         let mut index = 0;
         while index < self.running.len() {
+            if !self.schedule_beams(index, plan, budget) {
+                self.preempt_latest();
+                continue;
+            }
             let Running { seq, slot } = &mut self.running[index];
             if seq.num_pending() == 1 {
                 if self.kv.reserve(&mut seq.table, seq.tokens.len()).is_err() {
@@ -228,8 +255,8 @@ impl Scheduler {
                     continue;
                 }
                 let prompt_rows = seq.prompt_rows(seq.tokens.len());
+                budget.num_tokens -= 1 + seq.drafting.tokens.len();
                 plan.push(index, seq, *slot, 1, prompt_rows);
-                budget.num_tokens -= 1;
             }
             index += 1;
         }
@@ -272,9 +299,24 @@ impl Scheduler {
         now: Instant,
         saves: &mut Vec<(StateSlot, SnapshotSlot)>,
     ) {
+        if scheduled.phase == Phase::Beams {
+            return self.advance_beams(scheduled, logits);
+        }
         let boundary = self.snapshot_boundary(&self.running[scheduled.index].seq);
         let Running { seq, slot } = &mut self.running[scheduled.index];
-        seq.num_computed += scheduled.num_tokens;
+        let num_output = seq.sampling.num_output();
+        // A search takes the logits behind its prompt itself.
+        let starts_beams = seq.beams.is_some() && scheduled.phase == Phase::Decode;
+        let outcome = if starts_beams {
+            Ok(None)
+        } else {
+            seq.advance(scheduled, logits, &mut self.sampler, &self.limits)
+        };
+        let num_rows = scheduled.num_tokens + seq.drafting.num_accepted;
+        if seq.beams.is_none() {
+            seq.drafting.new_rows = scheduled.first_row..scheduled.first_row + num_rows;
+        }
+        seq.num_computed += num_rows;
         self.kv.publish(&mut seq.table, &seq.tokens, seq.num_computed);
         if boundary == Some(seq.num_computed)
             && let Some(hash) = seq.table.hashes(seq.num_computed / self.kv.block_size()).last()
@@ -282,10 +324,12 @@ impl Scheduler {
         {
             saves.push((*slot, snapshot));
         }
-        let num_output = seq.sampling.num_output();
-        let outcome = seq.advance(scheduled, logits, &mut self.sampler, &self.limits);
-        if seq.sampling.num_output() > num_output {
-            self.metrics.generation_tokens.increment(1);
+        if starts_beams {
+            return self.start_beams(scheduled, logits, now);
+        }
+        let num_sampled = seq.sampling.num_output() - num_output;
+        if num_sampled > 0 {
+            self.metrics.generation_tokens.increment(num_sampled as u64);
             if seq.timeline.first_token.is_none() {
                 seq.timeline.first_token = Some(now);
                 self.metrics.prompt_tokens.increment(seq.num_prompt as u64);
@@ -296,12 +340,14 @@ impl Scheduler {
             Ok(Some(reason)) => self.ended.push((scheduled.index, finished(seq, reason))),
             Err(error) => self.ended.push((scheduled.index, Event::Failed(error))),
         }
+        self.complete_drafts(scheduled.index, scheduled.num_drafts);
     }
 
     fn preempt_latest(&mut self) {
         let Some(Running { mut seq, slot }) = self.running.pop() else { return };
         self.release(&mut seq, slot);
         seq.num_computed = 0;
+        seq.drafting.reset();
         self.num_preemptions += 1;
         self.metrics.num_preemptions.increment(1);
         self.blocked_at = None;
@@ -311,6 +357,9 @@ impl Scheduler {
     /// Takes back all that a running sequence holds.
     fn release(&mut self, seq: &mut Sequence, slot: StateSlot) {
         self.kv.release(&mut seq.table);
+        if let Some(beams) = &mut seq.beams {
+            beams.stop(&mut self.kv);
+        }
         if let Some(source) = &mut seq.source {
             self.sources.release(&mut source.table);
         }
@@ -324,6 +373,16 @@ impl Scheduler {
         seq.send(event(&seq));
         self.buried.push(seq);
     }
+}
+
+fn cap(own: usize, cap: Option<usize>) -> usize {
+    own.min(cap.unwrap_or(own)).max(1)
+}
+
+/// Most sequences of a step: every one can have its decode row in every step.
+pub(in crate::sched) fn max_num_seqs(config: &SchedulerConfig, limits: &RunnerLimits) -> usize {
+    let max_num_batched_tokens = cap(limits.max_num_batched_tokens, config.max_num_batched_tokens);
+    cap(limits.max_num_seqs, config.max_num_seqs).min(max_num_batched_tokens)
 }
 
 /// Longest sequence that can run: the model's limit, or all pages if they hold less.

@@ -7,8 +7,8 @@ use crate::text::error::TextError;
 /// What a template accepts, found by probing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MessageFormat {
-    /// `content` may be a list of parts.
-    accepts_parts: bool,
+    /// Whether `content` may be a list of parts, for each of [`ROLES`].
+    accepts_parts: [bool; ROLES.len()],
     /// `content` must be a list of parts.
     requires_parts: bool,
     /// Tool-call arguments must stay JSON text; usually templates read them as objects.
@@ -19,17 +19,28 @@ pub(super) struct MessageFormat {
 
 const NEEDLE: &str = "metrale probe";
 
+/// The roles whose content is probed; others count as `system`.
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
 impl MessageFormat {
     /// `render` renders messages, or returns `None` if the template fails on them.
     pub(super) fn probe(source: &str, render: impl Fn(Value) -> Option<String>) -> Self {
-        let shows = |content: Value| {
-            let text = render(json!([{"role": "user", "content": content}]));
+        let shows = |role: &str, content: Value| {
+            let message =
+                json!({"role": role, "content": content, "tool_call_id": "call00000", "name": NEEDLE});
+            // Some templates want a user's message, and some want it first.
+            let after_user = json!([{"role": "user", "content": "x"}, message]);
+            let before_user = json!([message, {"role": "user", "content": "x"}]);
+            let conversations = [json!([message]), after_user, before_user];
+            let text = conversations.into_iter().find_map(&render);
             // A template that prints the list itself shows its keys, too.
             text.is_some_and(|text| {
                 text.contains(NEEDLE) && !text.contains("'type'") && !text.contains("\"type\"")
             })
         };
-        let accepts_parts = shows(json!([{"type": "text", "text": NEEDLE}]));
+        let part = || json!([{"type": "text", "text": NEEDLE}]);
+        let accepts_parts = ROLES.map(|role| shows(role, part()));
+        let user_accepts_parts = shows("user", part());
         let call = |arguments: Value| {
             let function = json!({"name": NEEDLE, "arguments": arguments});
             render(json!([
@@ -41,7 +52,7 @@ impl MessageFormat {
         };
         Self {
             accepts_parts,
-            requires_parts: accepts_parts && !shows(json!(NEEDLE)),
+            requires_parts: user_accepts_parts && !shows("user", json!(NEEDLE)),
             arguments_as_text: call(json!({"a": "b"})).is_none() && call(json!("{\"a\": \"b\"}")).is_some(),
             knows_developer: source.contains("developer"),
         }
@@ -61,17 +72,14 @@ impl MessageFormat {
         let Some(role) = message.get("role").and_then(Value::as_str) else {
             return Err(invalid(format!("{place}.role"), "must be a string"));
         };
+        let accepts_parts = self.accepts_parts[ROLES.iter().position(|known| *known == role).unwrap_or(0)];
         if role == "developer" && !self.knows_developer {
             message.insert("role".to_owned(), "system".into());
         }
         if let Some(content) = message.get_mut("content") {
-            self.prepare_content(&place, content)?;
+            self.prepare_content(&place, content, accepts_parts)?;
         }
-        if !message.contains_key("reasoning_content")
-            && let Some(reasoning) = message.get("reasoning").cloned()
-        {
-            message.insert("reasoning_content".to_owned(), reasoning);
-        }
+        alias_reasoning(&mut message);
         if !self.arguments_as_text
             && let Some(Value::Array(calls)) = message.get_mut("tool_calls")
         {
@@ -82,12 +90,16 @@ impl MessageFormat {
         Ok(Value::Object(message))
     }
 
-    fn prepare_content(self, place: &str, content: &mut Value) -> Result<(), TextError> {
+    fn prepare_content(self, place: &str, content: &mut Value, accepts_parts: bool) -> Result<(), TextError> {
         match content {
             Value::String(text) if self.requires_parts => {
                 *content = json!([{"type": "text", "text": text}]);
             }
-            Value::Array(parts) if !self.accepts_parts => {
+            // A text is a text: templates ask whether content is empty, and a list with an empty text is not.
+            Value::Array(parts) if !self.requires_parts && only_text(parts).is_some() => {
+                *content = only_text(parts).into();
+            }
+            Value::Array(parts) if !accepts_parts => {
                 let texts = parts.iter().enumerate().map(|(index, part)| {
                     part_text(part).ok_or_else(|| {
                         let expected = "must be a text part ({\"type\": \"text\", \"text\": …}): this model takes text only";
@@ -105,8 +117,24 @@ impl MessageFormat {
     }
 }
 
+/// Reasoning goes by three names; templates read the first two.
+fn alias_reasoning(message: &mut Map<String, Value>) {
+    let names = ["reasoning_content", "thinking", "reasoning"];
+    let known = names.iter().find_map(|name| message.get(*name).filter(|value| !value.is_null()));
+    if let Some(reasoning) = known.cloned() {
+        message.entry("thinking").or_insert_with(|| reasoning.clone());
+        message.insert("reasoning_content".to_owned(), reasoning);
+    }
+}
+
 fn invalid(param: String, expected: &str) -> TextError {
     TextError::InvalidMessage { message: format!("`{param}` {expected}"), param }
+}
+
+/// The text of a list with a single part.
+fn only_text(parts: &[Value]) -> Option<&str> {
+    let [part] = parts else { return None };
+    part_text(part)
 }
 
 fn part_text(part: &Value) -> Option<&str> {
@@ -131,27 +159,39 @@ fn parse_arguments(place: &str, call: &mut Value) -> Result<(), TextError> {
     Ok(())
 }
 
-/// The text of a message: its content, or the last text among its parts.
-pub(super) fn last_text(message: &Value) -> Option<&str> {
-    match message.get("content")? {
-        Value::String(text) => Some(text),
-        Value::Array(parts) => parts.iter().rev().find_map(part_text),
-        _ => None,
-    }
+/// Marks the end of the final message while a template renders. Templates that trim text take the space off.
+const CONTINUE_TAG: &str = "metrale-continues-here";
+
+/// Appends the tag to the text of the final message: to its content, or to the last text among its parts.
+pub(super) fn tag_final_text(messages: &mut [Value]) -> Result<(), TextError> {
+    let text = match messages.last_mut().and_then(|message| message.get_mut("content")) {
+        Some(Value::Array(parts)) => parts.iter_mut().rev().find_map(|part| match part {
+            Value::String(_) => Some(part),
+            part => part.get_mut("text"),
+        }),
+        content => content,
+    };
+    let Some(Value::String(text)) = text else {
+        return Err(cannot_continue("needs a final message with text content"));
+    };
+    text.push_str(CONTINUE_TAG);
+    text.push(' ');
+    Ok(())
 }
 
-/// Cuts a rendered conversation right after the text of its final message, which templates may have trimmed.
-pub(super) fn cut_after(rendered: &mut String, final_message: Option<&str>) -> Result<(), TextError> {
-    let refuse = |expected: &str| Err(invalid("continue_final_message".to_owned(), expected));
-    let Some(message) = final_message else {
-        return refuse("needs a final message with text content");
+/// Cuts a rendered conversation where the final message ends.
+pub(super) fn cut_at_tag(rendered: &mut String) -> Result<(), TextError> {
+    let Some(end) = rendered.rfind(CONTINUE_TAG) else {
+        return Err(cannot_continue(
+            "is not possible: the chat template does not end with the final message",
+        ));
     };
-    let trimmed = message.trim();
-    let Some(start) = rendered.rfind(trimmed) else {
-        return refuse("is not possible: the chat template changes the text of the final message");
-    };
-    let untrimmed_end = message.trim_start();
-    let kept = if rendered[start..].starts_with(untrimmed_end) { untrimmed_end } else { trimmed };
-    rendered.truncate(start + kept.len());
+    let trimmed = !rendered[end + CONTINUE_TAG.len()..].starts_with(' ');
+    let end = if trimmed { rendered[..end].trim_end().len() } else { end };
+    rendered.truncate(end);
     Ok(())
+}
+
+fn cannot_continue(expected: &str) -> TextError {
+    invalid("continue_final_message".to_owned(), expected)
 }

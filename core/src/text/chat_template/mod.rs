@@ -6,9 +6,12 @@
 //! plain strings, tool arguments as objects or as text, is found out once by trying it.
 
 mod clock;
+mod indent;
 mod json;
 mod messages;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -134,8 +137,10 @@ impl ChatTemplate {
         }
         let tools = prompt.tools.filter(|tools| !tools.is_empty());
         let variant = self.tool_use.as_ref().filter(|_| tools.is_some()).unwrap_or(&self.default);
-        let messages = variant.format.prepare(prompt.messages)?;
-        let final_message = messages.last().and_then(messages::last_text).map(str::to_owned);
+        let mut messages = variant.format.prepare(prompt.messages)?;
+        if prompt.continue_final_message {
+            messages::tag_final_text(&mut messages)?;
+        }
         let mut variables = self.variables(prompt.kwargs)?;
         variables.insert("messages".to_owned(), Value::Array(messages));
         variables.insert("tools".to_owned(), json!(tools));
@@ -146,7 +151,7 @@ impl ChatTemplate {
         let mut text =
             self.render_variables(&variant.name, variables).map_err(|error| render_error(&error))?;
         if prompt.continue_final_message {
-            messages::cut_after(&mut text, final_message.as_deref())?;
+            messages::cut_at_tag(&mut text)?;
         }
         Ok(text)
     }
@@ -208,10 +213,17 @@ fn environment() -> Environment<'static> {
     }
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("indent", indent::indent);
     environment.add_filter("tojson", json::to_json);
+    environment.add_test("iterable", is_iterable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", clock::strftime_now);
     environment
+}
+
+/// Python's answer: an undefined value iterates as an empty list, `none` does not iterate.
+fn is_iterable(value: &minijinja::Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 /// Marks an error that the template raised itself.

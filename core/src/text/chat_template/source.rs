@@ -118,4 +118,26 @@ mod tests {
             "{%- if a -%}{% if true %}x{%- endif -%}{% endif %}{{ '{% y' }}"
         );
     }
+
+    #[test]
+    fn the_explicit_file_goes_before_the_directory_and_the_directory_before_gguf() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let explicit = dir.join("explicit.txt");
+        let config = r#"{"chat_template": [{"name": "default", "template": "C"}, {"name": "tool_use", "template": "T"}]}"#;
+        std::fs::write(&explicit, "E").unwrap();
+        std::fs::write(dir.join("chat_template.jinja"), "J").unwrap();
+        std::fs::write(dir.join("tokenizer_config.json"), config).unwrap();
+        let found = |explicit: Option<&Path>| {
+            let source = find(explicit, Some(dir), Some("G")).unwrap().unwrap();
+            source.templates.into_iter().map(|(_, text)| text).collect::<String>()
+        };
+        assert_eq!(found(Some(&explicit)), "E");
+        assert_eq!(found(None), "J");
+        std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();
+        assert_eq!(found(None), "CT");
+        std::fs::remove_file(dir.join("tokenizer_config.json")).unwrap();
+        assert_eq!(found(None), "G");
+        assert!(find(None, Some(dir), None).unwrap().is_none());
+    }
 }

@@ -5,6 +5,7 @@
 //! bytes of each token, the same for whole sequences, streams and the `bytes` of log-probabilities.
 
 mod gguf;
+mod gguf_metadata;
 mod huggingface;
 mod pre_tokenizer;
 mod token_table;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrale_core::EngineError;
-use metrale_core::sched::{Event, FinishReason, GenerateRequest, PositionLogprobs, TokenLogprob};
+use metrale_core::sched::{Event, FinishReason, GenerateRequest, Hypothesis, PositionLogprobs, TokenLogprob};
 use metrale_core::server::{Backend, EventStream, Snapshot};
+use metrale_core::speculative::DraftStats;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -129,6 +130,7 @@ impl Backend for FakeEngine {
             since_progress: state.since_progress,
             num_blocks: 100,
             block_size: 16,
+            drafts: DraftStats::default(),
             draining: state.draining,
             healthy: state.healthy,
         }
@@ -162,6 +164,9 @@ async fn play(events: Vec<Event>, sender: &mpsc::UnboundedSender<Event>, pace: &
 fn script(request: &GenerateRequest, reply: &[u32], fail_after: Option<usize>) -> Vec<Event> {
     let sampling = &request.sampling;
     let mut events = Vec::new();
+    if let Some(beams) = request.beams {
+        return hypotheses(reply, beams.num_return);
+    }
     if let Some(k) = sampling.prompt_logprobs {
         let position = |(i, &token)| (i > 0).then(|| position(token, k));
         events.push(Event::PromptLogprobs(request.prompt.iter().enumerate().map(position).collect()));
@@ -188,6 +193,20 @@ fn script(request: &GenerateRequest, reply: &[u32], fail_after: Option<usize>) -
     }
     events.push(Event::Finished { reason, num_cached_tokens: 3 });
     events
+}
+
+/// The reply with a number behind it, the better ones first.
+fn hypotheses(reply: &[u32], num: usize) -> Vec<Event> {
+    let hypothesis = |i: usize| Hypothesis {
+        tokens: [reply, &bytes(&i.to_string()), &[EOS]].concat(),
+        score: -0.5 - i as f32,
+        ended_by: Some(EOS),
+    };
+    let reason = FinishReason::Stop { token: None };
+    vec![
+        Event::Hypotheses((0..num).map(hypothesis).collect()),
+        Event::Finished { reason, num_cached_tokens: 3 },
+    ]
 }
 
 /// The token itself is most likely, its neighbours follow.

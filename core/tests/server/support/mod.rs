@@ -10,6 +10,9 @@ use std::time::Duration;
 use metrale_core::server::{
     self, App, Ending, Listener, SamplingDefaults, ServedModel, ServerOptions, install_metrics,
 };
+use metrale_core::text::Tokenizer;
+use metrale_core::translation::Translation;
+use metrale_graph::Attrs;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -25,6 +28,8 @@ pub(crate) fn model(engine: &Arc<FakeEngine>) -> ServedModel {
     ServedModel {
         engine: engine.clone(),
         text: Some(Arc::new(ByteText)),
+        images: None,
+        translation: None,
         root: "/models/fake".to_owned(),
         max_model_len: MAX_MODEL_LEN,
         weight_bytes_per_step: 0,
@@ -32,6 +37,18 @@ pub(crate) fn model(engine: &Arc<FakeEngine>) -> ServedModel {
         eos_token_ids: vec![EOS],
         defaults: SamplingDefaults::default(),
     }
+}
+
+/// A model that translates between English and Spanish.
+pub(crate) fn translating(engine: &Arc<FakeEngine>) -> ServedModel {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/tiny-nllb-eng-spa");
+    let tokenizer = Tokenizer::from_dir(std::path::Path::new(directory)).unwrap();
+    let facts = Attrs::new()
+        .with("decoder_start_token_id", 2)
+        .with("translation.source_format", "{source_language}{text}</s>")
+        .with("translation.forced_first_token", "{target_language}");
+    let translation = Translation::new(&facts, &tokenizer).unwrap().unwrap();
+    ServedModel { translation: Some(Arc::new(translation)), ..model(engine) }
 }
 
 pub(crate) fn options() -> ServerOptions {

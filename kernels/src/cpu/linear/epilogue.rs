@@ -1,6 +1,6 @@
 //! What happens to a finished inner product: bias, residual, gated activation, store.
 
-use super::super::elementwise::Unary;
+use super::super::elementwise::Gate;
 use super::super::shared::SharedSlice;
 use super::super::weight::{GROUP_ROWS, Weight};
 use super::Projection;
@@ -14,10 +14,10 @@ pub enum Epilogue<'a> {
     Accumulate,
     /// out = residual + y; `residual` is `[T, N]`.
     Residual(&'a [f32]),
-    /// out = activation(y) * (x upᵀ + `up_bias`): the weight of the projection is the gate.
+    /// out = activation(y, x upᵀ + `up_bias`): the weight of the projection is the gate.
     Gated {
-        /// Applied to the gate.
-        activation: Unary,
+        /// How both become one.
+        activation: Gate,
         /// `[N, K]`.
         up: &'a Weight,
         /// `[N]`.
@@ -79,8 +79,7 @@ impl<'a> Target<'a> {
             Epilogue::Gated { activation, up_bias, .. } => {
                 let mut up = *up;
                 add_bias(&mut up, up_bias, first, count);
-                activation.apply(&mut value);
-                value.iter_mut().zip(&up).for_each(|(v, u)| *v *= *u);
+                activation.apply(&mut value, &up);
             }
         }
         out.copy_from_slice(&value[..count]);

@@ -6,6 +6,7 @@
 
 mod epilogue;
 mod float;
+mod heads;
 mod int8;
 #[cfg(target_arch = "x86_64")]
 mod int8_avx2;
@@ -16,6 +17,7 @@ mod quantize;
 mod tile;
 
 pub use epilogue::Epilogue;
+pub use heads::head_linear;
 
 use super::Cpu;
 use super::shared::SharedSlice;

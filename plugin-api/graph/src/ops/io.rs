@@ -27,7 +27,7 @@ pub(super) const OPS: &[OpSchema] = &[
     },
     OpSchema {
         name: "output/1",
-        summary: "A value that the core reads: final_hidden (text), logits (lm_head), recycle and head_in (mtp), encoder_hidden (encoder), rows (vision).",
+        summary: "A value that the core reads: final_hidden (text), logits (lm_head, mtp_head), recycle and head_in (mtp), encoder_hidden (encoder), rows (vision).",
         formula: "",
         inputs: &[input("x", "any activation")],
         variadic: false,
@@ -60,7 +60,7 @@ pub(super) const OPS: &[OpSchema] = &[
     },
     OpSchema {
         name: "info/1",
-        summary: "Facts of the model, any attributes. Known keys: num_layers, hidden_size, vocab_size, context_length, mtp_layers, has_encoder, has_vision, decoder_start_token_id, translation.source_format and translation.forced_first_token (texts with {source_language}, {target_language}, {text}), translation.languages (codes, each a token of the tokenizer), vision.attention (frame or clip: which patches are one segment).",
+        summary: "Facts of the model, any attributes. Known keys: num_layers, hidden_size, vocab_size, context_length, mtp_layers, has_mtp_head, has_encoder, has_vision, decoder_start_token_id, translation.source_format and translation.forced_first_token (texts with {source_language}, {target_language}, {text}), translation.languages (codes, each a token of the tokenizer), vision.attention (frame or clip: which patches are one segment).",
         formula: "",
         inputs: &[],
         variadic: false,

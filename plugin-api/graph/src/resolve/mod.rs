@@ -89,6 +89,23 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// Whether any tensor that `id` is made from exists.
+    fn exists_in_part(&self, id: ValueId) -> bool {
+        let mut inputs = self.graph.producer(id).inputs.iter().flatten().peekable();
+        if inputs.peek().is_none() { self.exists(id) } else { inputs.any(|i| self.exists_in_part(*i)) }
+    }
+
+    /// Reports alternatives of which the checkpoint has nothing as one missing tensor with the names of all.
+    fn none_of(&mut self, alternatives: &[ValueId], headers: &Headers) -> Option<Expr> {
+        self.resolution.num_requested += 1;
+        let leaves: Vec<&Node> = alternatives.iter().map(|id| self.first_leaf(*id)).collect();
+        let names = leaves.iter().flat_map(|leaf| Self::names(leaf)).map(|name| name.replace("{e}", "0"));
+        let first = *leaves.first()?;
+        let shape = self.graph.value(first.outputs[0]).fixed_shape().unwrap_or_default();
+        self.report.missing(self.graph, first, names.collect(), &shape, headers);
+        None
+    }
+
     fn names(node: &Node) -> &[String] {
         node.attrs.strs("names").unwrap_or(&[])
     }
@@ -113,9 +130,12 @@ impl<'a> Resolver<'a> {
             "weight/1" => self.tensor(node, &shape),
             "weight.experts/1" => self.experts(node, &shape),
             "weight.first_of/1" => {
-                let chosen =
-                    inputs.iter().find(|i| self.headers.is_none() || self.exists(**i)).or(inputs.first())?;
-                self.expr(*chosen)
+                let Some(headers) = self.headers else { return self.expr(*inputs.first()?) };
+                let whole = inputs.iter().find(|i| self.exists(**i));
+                match whole.or_else(|| inputs.iter().find(|i| self.exists_in_part(**i))) {
+                    Some(chosen) => self.expr(*chosen),
+                    None => self.none_of(&inputs, headers),
+                }
             }
             "weight.stack/1" => {
                 let parts: Vec<_> = inputs.iter().map(|i| self.expr(*i)).collect();

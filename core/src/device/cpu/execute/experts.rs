@@ -1,12 +1,12 @@
 //! A mixture of experts: route, two grouped products, and the weighted sum.
 
-use metrale_kernels::cpu::elementwise;
+use metrale_kernels::cpu::elementwise::{self, Gate};
 use metrale_kernels::cpu::moe::{
     self, ExpertGroups, ExpertOp, PairInput, Router, Routing, Scoring as KernelScoring, Stacked,
 };
 
 use super::{Executor, Result, unary};
-use crate::lower::plan::{Moe, Scoring};
+use crate::lower::plan::{ExpertActivation, Moe, Scoring};
 
 impl Executor<'_> {
     pub(super) fn moe(&mut self, step: &Moe) -> Result<()> {
@@ -44,18 +44,36 @@ impl Executor<'_> {
         let stacked = |matrix: crate::lower::plan::MatrixId| {
             Stacked::whole(&self.matrices[matrix.0], step.experts.count)
         };
-        let (gate, activation) = (stacked(step.experts.gate), unary(step.experts.activation));
+        let gate = stacked(step.experts.gate);
         let first = match step.experts.up {
-            Some(up) => ExpertOp::Gated { gate, up: stacked(up), activation },
+            Some(up) => {
+                ExpertOp::Gated { gate, up: stacked(up), activation: gating(step.experts.activation) }
+            }
             None => ExpertOp::Linear(gate),
         };
         let activations = self.numerics.activations;
         moe::expert_linear(cpu, (x, PairInput::Token), activations, first, (experts, top_k), inner)?;
-        if step.experts.up.is_none() {
-            elementwise::unary_in_place(cpu, activation, inner);
+        let bias_of =
+            |bias: Option<crate::lower::plan::VectorId>| bias.map(|bias| self.vectors[bias.0].as_slice());
+        if let Some(bias) = bias_of(step.experts.gate_bias) {
+            moe::add_expert_bias(cpu, bias, experts, inner)?;
+        }
+        if let (None, ExpertActivation::Function(f)) = (step.experts.up, step.experts.activation) {
+            elementwise::unary_in_place(cpu, unary(f), inner);
         }
         let down = ExpertOp::Linear(stacked(step.experts.down));
         moe::expert_linear(cpu, (inner, PairInput::Pair), activations, down, (experts, top_k), chosen)?;
+        if let Some(bias) = bias_of(step.experts.down_bias) {
+            moe::add_expert_bias(cpu, bias, experts, chosen)?;
+        }
         moe::combine(cpu, chosen, weights, top_k, false, out)
+    }
+}
+
+fn gating(activation: ExpertActivation) -> Gate {
+    match activation {
+        ExpertActivation::Function(f) => unary(f).into(),
+        ExpertActivation::ClampedSilu { limit } => Gate::ClampedSilu { limit },
+        ExpertActivation::SwigluOai { limit, alpha } => Gate::SwigluOai { limit, alpha },
     }
 }

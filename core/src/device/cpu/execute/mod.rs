@@ -9,7 +9,7 @@ use metrale_kernels::cpu::elementwise::{self, Binary, Unary};
 use metrale_kernels::cpu::linear::{self, Projection};
 use metrale_kernels::cpu::norm::{self, NormWeight};
 use metrale_kernels::cpu::rope::{self, Pairing, Tables, TablesMut};
-use metrale_kernels::cpu::{Cpu, Weight, embedding, sinusoid};
+use metrale_kernels::cpu::{Cpu, Weight, embedding, reduce, sinusoid};
 use smallvec::SmallVec;
 
 use super::plan::{CpuPlan, Table};
@@ -17,8 +17,10 @@ use super::registers::{Registers, Taken};
 use super::states::States;
 use super::workspace::Workspace;
 use super::{LaunchError, Numerics, StepContext};
+use crate::device::ImageContext;
 use crate::lower::plan::{
-    Columns, Combine, Epilogue, Function, Operand, Plan, Projection as Planned, Reg, Step, VectorId,
+    Columns, Combine, Epilogue, Function, Ids, Operand, Plan, Projection as Planned, Reg, Sections, Step,
+    Streams, VectorId,
 };
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -68,12 +70,21 @@ fn prepare(plan: &mut CpuPlan, context: &StepContext<'_>) -> Result<()> {
     if let Some(local) = &mut plan.workspace.local {
         local.place(context.sequences)?;
     }
-    let positions = context.positions;
     for (spec, table) in plan.plan.tables.iter().zip(&mut plan.tables) {
         let inv_freq = &plan.vectors[spec.inv_freq.0];
-        let len = positions.len() * inv_freq.len();
+        let len = context.rows * inv_freq.len();
         let tables = TablesMut { cos: &mut table.cos[..len], sin: &mut table.sin[..len] };
-        rope::fill_tables(inv_freq, positions, spec.attention_factor, tables)?;
+        let (streams, factor) = (context.images.streams, spec.attention_factor);
+        match spec.streams {
+            Streams::One => rope::fill_tables(inv_freq, context.positions, factor, tables)?,
+            Streams::Text(Sections { sizes, blocked: false })
+            | Streams::Patches(Sections { sizes, blocked: false }) => {
+                rope::fill_sectioned_tables(inv_freq, streams, sizes, factor, tables)?;
+            }
+            Streams::Text(Sections { sizes, .. }) | Streams::Patches(Sections { sizes, .. }) => {
+                rope::fill_blocked_tables(inv_freq, streams, sizes, factor, tables)?;
+            }
+        }
     }
     Ok(())
 }
@@ -81,11 +92,20 @@ fn prepare(plan: &mut CpuPlan, context: &StepContext<'_>) -> Result<()> {
 impl Executor<'_> {
     fn launch(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::Embed { matrix, out } => {
-                let (cpu, table, ids) = (self.cpu, &self.matrices[matrix.0], self.context.token_ids);
+            Step::Embed { ids, matrix, out } => {
+                let ids = match ids {
+                    Ids::Rows => self.context.token_ids,
+                    Ids::PositionTaps => self.context.images.taps,
+                };
+                let (cpu, table) = (self.cpu, &self.matrices[matrix.0]);
                 self.writing(*out, |_, out| embedding::gather(cpu, table, ids, out))
             }
             Step::Linear { x, projections } => self.linear(*x, projections),
+            Step::HeadLinear { x, heads, matrix, out } => {
+                let (cpu, weight, activations) =
+                    (self.cpu, &self.matrices[matrix.0], self.numerics.activations);
+                self.mapping(*x, *out, |x, out| linear::head_linear(cpu, x, activations, weight, *heads, out))
+            }
             Step::RmsNorm { x, weight, zero_centered, eps, width, out } => {
                 let (cpu, vectors) = (self.cpu, self.vectors);
                 let weight = norm_weight(vectors, *weight, *zero_centered);
@@ -118,6 +138,10 @@ impl Executor<'_> {
             }
             Step::KvWrite { state, k, v } => self.kv_write(*state, *k, *v),
             Step::Attention { state, q, how, out } => self.attention(*state, *q, how, *out),
+            Step::Index(index) => self.index(index),
+            Step::SparseAttention { state, q, select, how, out } => {
+                self.sparse_attention(*state, (*q, *select), how, *out)
+            }
             Step::LocalAttention { q, k, v, shape, how, out } => {
                 self.local_attention(*q, (*k, *v), *shape, how, *out)
             }
@@ -150,27 +174,44 @@ impl Executor<'_> {
                 op: "step",
                 reason: "the plan was made for another device".to_owned(),
             }),
+            Step::Clamp { x, low, high, out } => {
+                let cpu = self.cpu;
+                self.changing(*x, *out, |out| {
+                    elementwise::clamp_in_place(cpu, out, *low, *high);
+                    Ok(())
+                })
+            }
+            Step::MergeImages { x, out } => {
+                let images = self.context.images;
+                self.changing(*x, *out, |out| merge_images(images, out))
+            }
+            Step::Reduce { x, count, inner, factor, out } => {
+                let cpu = self.cpu;
+                self.mapping(*x, *out, |x, out| reduce::sum_axis(cpu, x, (*count, *inner), *factor, out))
+            }
             Step::Convert { x, out } => self.changing(*x, *out, |_| Ok(())),
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
                 let to = elementwise::Columns { width: *count, start: 0 };
                 self.mapping(*x, *out, |x, out| elementwise::copy_columns(x, from, *count, out, to))
             }
-            Step::Concat { parts, out } => {
-                let rows = self.context.rows;
-                let width = parts.iter().map(|p| p.1).sum();
-                self.writing(*out, |registers, out| {
-                    let mut start = 0;
-                    for (part, count) in parts {
-                        let from = elementwise::Columns { width: *count, start: 0 };
-                        let to = elementwise::Columns { width, start };
-                        elementwise::copy_columns(registers.read(*part, rows), from, *count, out, to)?;
-                        start += count;
-                    }
-                    Ok(())
-                })
-            }
+            Step::Concat { parts, out } => self.concat(parts, *out),
         }
+    }
+
+    fn concat(&mut self, parts: &[(Reg, usize)], out: Reg) -> Result<()> {
+        let rows = self.context.rows;
+        let width = parts.iter().map(|p| p.1).sum();
+        self.writing(out, |registers, out| {
+            let mut start = 0;
+            for (part, count) in parts {
+                let from = elementwise::Columns { width: *count, start: 0 };
+                let to = elementwise::Columns { width, start };
+                elementwise::copy_columns(registers.read(*part, rows), from, *count, out, to)?;
+                start += count;
+            }
+            Ok(())
+        })
     }
 
     /// Lends the output, with the other registers to read.
@@ -212,7 +253,7 @@ impl Executor<'_> {
                     Epilogue::Residual(r) if registers.same_buffer(r, p.out) => linear::Epilogue::Accumulate,
                     Epilogue::Residual(r) => linear::Epilogue::Residual(registers.read(r, rows)),
                     Epilogue::SiluGate { up, up_bias } => linear::Epilogue::Gated {
-                        activation: Unary::Silu,
+                        activation: Unary::Silu.into(),
                         up: &self.matrices[up.0],
                         up_bias: vector(up_bias),
                     },
@@ -255,6 +296,25 @@ impl Executor<'_> {
             }
         })
     }
+}
+
+/// Rows that stand for parts of images take what the tower made of them.
+fn merge_images(images: ImageContext<'_>, out: &mut [f32]) -> Result<()> {
+    let width = out.len() / images.index.len().max(1);
+    let limit = images.rows.len() / width.max(1);
+    for (position, (row, out)) in images.index.iter().zip(out.chunks_exact_mut(width.max(1))).enumerate() {
+        let Some(row) = row.map(|row| row as usize) else { continue };
+        let range = row * width..(row + 1) * width;
+        let found = images.rows.get(range).ok_or(KernelError::Index {
+            op: "merge_rows/1",
+            argument: "index",
+            position,
+            found: row,
+            limit,
+        })?;
+        out.copy_from_slice(found);
+    }
+    Ok(())
 }
 
 fn norm_weight(vectors: &[Vec<f32>], weight: Option<VectorId>, zero_centered: bool) -> NormWeight<'_> {

@@ -19,7 +19,7 @@ impl Executor<'_> {
         let (cpu, context) = (self.cpu, self.context);
         let activation = activation.map_or(Unary::Identity, unary);
         let conv = Conv1d { weight: &self.vectors[weight.0], bias: None, kernel, activation };
-        let state = self.states.slots_mut(state)?;
+        let state = self.states.slot_state(state, context.draft_rows)?;
         let mut taken = self.registers.take(out, context.rows);
         let x = self.registers.read(x, context.rows);
         let result = conv::causal_conv1d(cpu, conv, x, context.state_slots, state, taken.slice());
@@ -42,7 +42,7 @@ impl Executor<'_> {
             value_dim: heads.value_dim,
             head_map: HeadMap::Grouped,
         };
-        let state = self.states.slots_mut(state)?;
+        let state = self.states.slot_state(state, context.draft_rows)?;
         let mut taken = self.registers.take(out, context.rows);
         let read = |reg| self.registers.read(reg, context.rows);
         let inputs = DeltaInputs { q: read(q), k: read(k), v: read(v), g: read(g), beta: read(beta) };

@@ -6,8 +6,8 @@ use metrale_kernels::cuda::{Element, ViewMut};
 use metrale_kernels::{KernelError, Result};
 
 use super::super::plan::ExpertSpace;
-use super::{Executor, unary};
-use crate::lower::plan::{MatrixId, Moe, Scoring};
+use super::{Executor, unary, unsupported};
+use crate::lower::plan::{ExpertActivation, MatrixId, Moe, Scoring};
 
 impl Executor<'_> {
     pub(super) fn moe<T: Element>(&mut self, step: &Moe) -> Result<()> {
@@ -62,7 +62,10 @@ impl Executor<'_> {
         };
         let pairs = (&space.chosen, top_k);
         moe::expert_linear(cuda, (x, PairInput::Token), stacked(step.experts.gate), pairs, inner)?;
-        let activation = unary(step.experts.activation);
+        let ExpertActivation::Function(activation) = step.experts.activation else {
+            return Err(unsupported("lowering refuses clamped gates for this device"));
+        };
+        let activation = unary(activation);
         match step.experts.up {
             None => elementwise::unary_in_place(cuda, activation, inner)?,
             Some(up) => {

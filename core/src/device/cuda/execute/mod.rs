@@ -117,12 +117,18 @@ pub(super) fn gather(
     })
 }
 
+/// A step that does not come here from a plan for this device.
+fn unsupported(reason: &str) -> KernelError {
+    KernelError::Unsupported { op: "step", reason: reason.to_owned() }
+}
+
 impl Executor<'_> {
     fn launch(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Linear { x, projections } => projections.iter().try_for_each(|p| self.linear(*x, p)),
             Step::KvWrite { state, k, v } => {
-                by_type!(self.type_of(*k), T => self.kv_write::<T>(*state, *k, *v))
+                let v = v.ok_or_else(|| unsupported("lowering refuses keys alone for this device"))?;
+                by_type!(self.type_of(*k), T => self.kv_write::<T>(*state, *k, v))
             }
             Step::QkvWrite(qkv) => by_type!(self.type_of(qkv.x), T => self.qkv_write::<T>(qkv)),
             Step::Attention { state, q, how, out } => {
@@ -139,6 +145,14 @@ impl Executor<'_> {
             }
             Step::Moe(moe) => by_type!(self.type_of(moe.x), T => self.moe::<T>(moe)),
             Step::Convert { x, out } => self.convert(*x, *out),
+            Step::HeadLinear { .. } | Step::Index(_) | Step::SparseAttention { .. } => {
+                Err(unsupported("lowering refuses it for this device"))
+            }
+            // Not planned for this device.
+            Step::MergeImages { .. } | Step::Reduce { .. } => Err(KernelError::Unsupported {
+                op: "vision",
+                reason: "the cuda device has no kernel for it".to_owned(),
+            }),
             Step::Embed { out, .. }
             | Step::RmsNorm { out, .. }
             | Step::LayerNorm { out, .. }
@@ -149,6 +163,7 @@ impl Executor<'_> {
             | Step::Binary { out, .. }
             | Step::Affine { out, .. }
             | Step::GatedHalves { out, .. }
+            | Step::Clamp { out, .. }
             | Step::Slice { out, .. }
             | Step::Concat { out, .. } => by_type!(self.type_of(*out), T => self.row_by_row::<T>(step)),
         }
@@ -158,7 +173,7 @@ impl Executor<'_> {
     fn row_by_row<T: Element>(&mut self, step: &Step) -> Result<()> {
         let (cuda, vectors) = (self.cuda, self.vectors);
         match step {
-            Step::Embed { matrix, out } => {
+            Step::Embed { matrix, out, .. } => {
                 let ids = given(self.inputs.ids.as_ref(), "ids")?;
                 let table = &self.matrices[matrix.0];
                 self.writing::<T>(*out, |_, out| embedding::gather(cuda, table, ids, out))
@@ -206,6 +221,9 @@ impl Executor<'_> {
                     elementwise::gated_halves(cuda, unary(*f), x, width, out)
                 })
             }
+            Step::Clamp { x, low, high, out } => {
+                self.changing::<T>(*x, *out, |out| elementwise::clamp_in_place(cuda, out, *low, *high))
+            }
             Step::Slice { x, columns: Columns { width, start, count }, out } => {
                 let from = elementwise::Columns { width: *width, start: *start };
                 let to = elementwise::Columns { width: *count, start: 0 };
@@ -226,7 +244,7 @@ impl Executor<'_> {
                     Ok(())
                 })
             }
-            _ => Err(KernelError::Unsupported { op: "step", reason: "not computed row by row".to_owned() }),
+            _ => Err(unsupported("not computed row by row")),
         }
     }
 

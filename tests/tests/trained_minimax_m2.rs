@@ -1,0 +1,31 @@
+//! The trained MiniMax on the CPU device, against what was recorded with transformers.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use metrale_kernels::cpu::kv_cache::KvDtype;
+use metrale_kernels::cpu::linear::Activations;
+use metrale_minimax_m2::plugin_module;
+use metrale_tests::model::Setup;
+use metrale_tests::trained::Trained;
+use metrale_tests::trained_promises::{has_the_recorded_perplexity, writes_the_recorded_text};
+
+fn trained() -> Trained {
+    Trained::open("tiny-minimax-m2").unwrap()
+}
+
+fn setup(kv_dtype: KvDtype) -> Setup {
+    Setup::cpu(kv_dtype, Activations::F32)
+}
+
+#[test]
+fn minimax_m2_writes_the_recorded_text() {
+    writes_the_recorded_text(&trained(), plugin_module(), setup(KvDtype::F32)).unwrap();
+}
+
+#[test]
+fn minimax_m2_has_the_recorded_perplexity() {
+    for kv_dtype in [KvDtype::F32, KvDtype::BF16] {
+        let off = has_the_recorded_perplexity(&trained(), plugin_module(), setup(kv_dtype), 0.005).unwrap();
+        println!("perplexity {off:+.5} off the recorded one, KV cache {kv_dtype:?}");
+    }
+}
