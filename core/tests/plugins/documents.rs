@@ -78,7 +78,8 @@ fn every_code_is_documented() {
     };
     let source = std::fs::read_to_string(Path::new(ROOT).join("core/src/plugin/error/words.rs")).unwrap();
     let mut used = codes(&source);
-    used.insert("P0403".to_owned());
+    // Of building a model.
+    used.extend(["P0305".to_owned(), "P0403".to_owned()]);
     assert!(used.len() > 20, "{used:?}");
     assert_eq!(codes(&std::fs::read_to_string(document("compatibility.md")).unwrap()), used);
 }
